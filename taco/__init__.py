@@ -1,0 +1,3 @@
+"""TACO: tensor-parallel adaptive communication compression."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,144 @@
+"""The one writer and the one reader of results: a JSONL file of a header, records and an end.
+
+    {"kind": "header", "version": 1, "name": ..., "config": {...}, "provenance": {...}}
+    {"kind": "step" | "eval" | "row" | ..., ...}
+    {"kind": "end", "records": N, ...}
+
+A log is written to `<path>.part` and becomes `<path>` only when `close` has written the end record,
+so a half-written log is never read as a result.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+
+
+class LogError(ValueError):
+    """A log that cannot be written or read. The text says: got, need, why."""
+
+
+def _encode(record: dict) -> str:
+    return json.dumps(_plain(record), allow_nan=False, sort_keys=False)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN or Inf: they travel as the strings 'nan', 'inf', '-inf'."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value
+
+
+def part_path(path: str | Path) -> Path:
+    """Where the log of `path` is while it is being written."""
+    return Path(f"{path}.part")
+
+
+class LogWriter:
+    """Writes one log.
+
+    path: final place, e.g. results/mini/gpt-mini.jsonl. header: `name`, `config`, `provenance` and
+    anything else JSON can hold. resume_step: continue an interrupted log, keeping the records whose
+    'step' is at most this number (the checkpoint's step); the rest will be written again.
+    Raises `LogError` if the interrupted log belongs to another config.
+    """
+
+    def __init__(self, path: str | Path, header: dict, *, resume_step: int | None = None) -> None:
+        self.path = Path(path)
+        self._records = 0
+        kept = self._kept(header, resume_step) if resume_step is not None and part_path(path).exists() else []
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = part_path(path).with_suffix(".new")
+        self._file = fresh.open("w")
+        self._line({"kind": "header", "version": VERSION, **header})
+        for record in kept:
+            self.write(record.pop("kind"), **record)
+        self._file.flush()
+        os.replace(fresh, part_path(path))
+
+    def _kept(self, header: dict, resume_step: int) -> list[dict]:
+        lines = _read_lines(part_path(self.path), tolerate_tail=True)
+        if not lines or json.loads(_encode(header)).get("config") != lines[0].get("config"):
+            raise LogError(
+                f"got {part_path(self.path)} of another run; need the log of this run; "
+                "because resuming would join two runs (delete it to start again)"
+            )
+        return [r for r in lines[1:] if r["kind"] != "end" and r.get("step", 0) <= resume_step]
+
+    def _line(self, record: dict) -> None:
+        self._file.write(_encode(record) + "\n")
+
+    def write(self, kind: str, **record: Any) -> None:
+        """Append one record and hand it to the operating system."""
+        self._line({"kind": kind, **record})
+        self._file.flush()
+        self._records += 1
+
+    def close(self, **summary: Any) -> None:
+        """Write the end record, then put the log in its place in one step."""
+        self._line({"kind": "end", "records": self._records, **summary})
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(part_path(self.path), self.path)
+
+    def abandon(self) -> None:
+        """Close the file without making it a result; the part stays for a resume."""
+        self._file.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """A complete log. `records` are all lines between header and end, in order."""
+
+    path: Path
+    header: dict
+    records: list[dict]
+    end: dict
+
+    def of(self, kind: str) -> list[dict]:
+        """Records of one kind."""
+        return [r for r in self.records if r["kind"] == kind]
+
+
+def _read_lines(path: Path, *, tolerate_tail: bool = False) -> list[dict]:
+    lines = path.read_text().split("\n")
+    out = []
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            out.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if tolerate_tail and number == len(lines):
+                break
+            raise LogError(f"got {path}:{number} that is not JSON; need one record a line; because {error}") from error
+    return out
+
+
+def read(path: str | Path) -> Log:
+    """Read a complete log. Raises `LogError` for a missing, truncated or foreign file."""
+    path = Path(path)
+    if not path.exists():
+        more = " (an unfinished part exists)" if part_path(path).exists() else ""
+        raise LogError(f"got no file {path}{more}; need a finished log; because tables are made from finished runs")
+    lines = _read_lines(path)
+    if not lines or lines[0].get("kind") != "header" or lines[0].get("version") != VERSION:
+        raise LogError(
+            f"got {path} without a version-{VERSION} header; need a log written by taco.log; because other files have other meanings"
+        )
+    if lines[-1].get("kind") != "end" or lines[-1].get("records") != len(lines) - 2:
+        raise LogError(
+            f"got {path} truncated; need its end record and all {len(lines) - 1} before it; because a part of a run is not a result"
+        )
+    return Log(path=path, header=lines[0], records=lines[1:-1], end=lines[-1])

@@ -135,10 +135,12 @@ def read(path: str | Path) -> Log:
     lines = _read_lines(path)
     if not lines or lines[0].get("kind") != "header" or lines[0].get("version") != VERSION:
         raise LogError(
-            f"got {path} without a version-{VERSION} header; need a log written by taco.log; because other files have other meanings"
+            f"got {path} without a version-{VERSION} header; need a log written by taco.log; "
+            "because other files have other meanings"
         )
     if lines[-1].get("kind") != "end" or lines[-1].get("records") != len(lines) - 2:
         raise LogError(
-            f"got {path} truncated; need its end record and all {len(lines) - 1} before it; because a part of a run is not a result"
+            f"got {path} truncated; need its end record and every record before it; "
+            "because a part of a run is not a result"
         )
     return Log(path=path, header=lines[0], records=lines[1:-1], end=lines[-1])

@@ -61,7 +61,11 @@ def preset(name: str) -> Codec:
 
 
 def policy(*, tp: str = "none", dp: str = "none", pp: str = "none", min_bytes: int = 0, **roles: str) -> Policy:
-    """A Policy from preset names: `tp`, `pp` set both directions, `dp` is 'sdp4bit' (its weight and gradient codecs) or a preset for gradients."""
+    """A Policy from preset names.
+
+    tp, pp: both directions. dp: a preset for gradients, or 'sdp4bit' for its weight and gradient codecs.
+    roles: a preset for one role, e.g. tp_backward='int4'.
+    """
     chosen = {"tp_forward": tp, "tp_backward": tp, "pp_forward": pp, "pp_backward": pp, "dp_gradient": dp}
     if pp == "tahquant":
         chosen["pp_backward"] = "tahquant-backward"

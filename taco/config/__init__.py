@@ -1,0 +1,56 @@
+"""Everything that can be configured, as frozen dataclasses without torch.
+
+A configuration is valid once it exists: `__post_init__` raises `ConfigError` that says what was
+given, what is needed, and why. Names in errors are the field names.
+"""
+
+from taco.config.check import ConfigError, require
+from taco.config.codec import (
+    MAX_GROUP,
+    MIN_GROUP,
+    NONE,
+    PAYLOADS,
+    ROTATIONS,
+    ROUNDINGS,
+    SCALES,
+    AsymmetricCodec,
+    CastCodec,
+    Codec,
+    GroupCodec,
+    NoCodec,
+    TahQuantCodec,
+    TensorCodec,
+)
+from taco.config.plain import CODEC_CLASSES, codec_from_dict, run_from_dict, to_dict
+from taco.config.run import DTYPES, ROLES, Data, Model, Parallel, Policy, Run, Train
+
+__all__ = [
+    "CODEC_CLASSES",
+    "DTYPES",
+    "MAX_GROUP",
+    "MIN_GROUP",
+    "NONE",
+    "PAYLOADS",
+    "ROLES",
+    "ROTATIONS",
+    "ROUNDINGS",
+    "SCALES",
+    "AsymmetricCodec",
+    "CastCodec",
+    "Codec",
+    "ConfigError",
+    "Data",
+    "GroupCodec",
+    "Model",
+    "NoCodec",
+    "Parallel",
+    "Policy",
+    "Run",
+    "TahQuantCodec",
+    "TensorCodec",
+    "Train",
+    "codec_from_dict",
+    "require",
+    "run_from_dict",
+    "to_dict",
+]

@@ -1,0 +1,34 @@
+"""The checks that every configuration shares: errors say what was got, what is needed, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot work. The text says: got, need, why."""
+
+
+def require(ok: bool, got: str, need: str, why: str) -> None:
+    """Raise `ConfigError` unless `ok`."""
+    if not ok:
+        raise ConfigError(f"got {got}; need {need}; because {why}")
+
+
+def one_of(name: str, value: Any, allowed: tuple, why: str) -> None:
+    require(value in allowed, f"{name}={value!r}", f"one of {', '.join(map(str, allowed))}", why)
+
+
+def at_least(low: int, why: str, **values: Any) -> None:
+    for name, value in values.items():
+        require(
+            isinstance(value, int) and not isinstance(value, bool) and value >= low,
+            f"{name}={value!r}",
+            f"an integer >= {low}",
+            why,
+        )
+
+
+def positive(why: str, **values: float) -> None:
+    for name, value in values.items():
+        require(value > 0, f"{name}={value!r}", "a number > 0", why)

@@ -1,7 +1,4 @@
-"""Named configurations: PRESETS (codecs), MODELS, RUNS and EXPERIMENTS. Free of torch.
-
-A recipe is the only place where a number of an experiment is chosen.
-"""
+"""Named codecs, and policies made from them."""
 
 from __future__ import annotations
 
@@ -12,22 +9,17 @@ from taco.config import (
     Codec,
     ConfigError,
     GroupCodec,
-    Model,
     Policy,
     TahQuantCodec,
     TensorCodec,
 )
-
-
-def _by_name(*items) -> dict:
-    return {item.name: item for item in items}
-
+from taco.recipes.names import by_name
 
 # --- codecs: where each constant comes from is in taco/codec/README.md -----------------------------
 
 _SDP4BIT = {"payload": "int4", "scale": "fp32"}
 
-PRESETS: dict[str, Codec] = _by_name(
+PRESETS: dict[str, Codec] = by_name(
     NONE,
     # the paper: FP8, group 128, plain Hadamard, alpha before and s after it (arXiv 2604.24088)
     GroupCodec(name="taco", payload="e4m3", rotation="hadamard", scale="fp32", adaptive_scale=True),
@@ -73,34 +65,3 @@ def policy(*, tp: str = "none", dp: str = "none", pp: str = "none", min_bytes: i
         chosen |= {"dp_gradient": "sdp4bit-gradient", "dp_weight": "sdp4bit-weight"}
     chosen |= roles
     return Policy(min_bytes=min_bytes, **{role: preset(name) for role, name in chosen.items()})
-
-
-# --- models --------------------------------------------------------------------------------------
-
-
-def _gpt(name: str, layers: int, hidden: int, heads: int, *, vocab: int = 50304, max_seq: int = 2048) -> Model:
-    return Model(
-        name=name, arch="gpt", layers=layers, hidden=hidden, heads=heads, kv_heads=heads,
-        ffn=4 * hidden, vocab=vocab, max_seq=max_seq,
-    )  # fmt: skip
-
-
-def _qwen(name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, **more) -> Model:
-    shape = {"vocab": 151936, "max_seq": 32768, "tied": True, "norm_eps": 1e-6} | more
-    return Model(name=name, arch="qwen", layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, ffn=ffn, **shape)
-
-
-MODELS: dict[str, Model] = _by_name(
-    _gpt("gpt-mini", 4, 128, 8, vocab=1024, max_seq=256),
-    _gpt("gpt-125m", 12, 768, 12),
-    _gpt("gpt-350m", 24, 1024, 16),
-    _gpt("gpt-1.3b", 24, 2048, 16),
-    _gpt("gpt-2.7b", 32, 2560, 32),
-    _gpt("gpt-6.7b", 32, 4096, 32),
-    _gpt("gpt-13b", 40, 5120, 40),
-    _qwen("qwen-mini", 4, 128, 16, 8, 352, vocab=1024, max_seq=256),
-    _qwen("qwen2.5-0.5b", 24, 896, 14, 2, 4864),
-    _qwen("qwen2.5-1.5b", 28, 1536, 12, 2, 8960),
-    _qwen("qwen2.5-3b", 36, 2048, 16, 2, 11008),
-    _qwen("qwen2.5-7b", 28, 3584, 28, 4, 18944, vocab=152064, tied=False),
-)

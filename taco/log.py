@@ -49,31 +49,43 @@ class LogWriter:
 
     path: final place, e.g. results/mini/gpt-mini.jsonl. header: `name`, `config`, `provenance` and
     anything else JSON can hold. resume_step: continue an interrupted log, keeping the records whose
-    'step' is at most this number (the checkpoint's step); the rest will be written again.
-    Raises `LogError` if the interrupted log belongs to another config.
+    'step' is at most this number (the checkpoint's step); the rest will be written again. `kept` holds
+    them. Raises `LogError` if the interrupted log is missing, belongs to another config, or lacks a step.
     """
 
     def __init__(self, path: str | Path, header: dict, *, resume_step: int | None = None) -> None:
         self.path = Path(path)
         self._records = 0
-        kept = self._kept(header, resume_step) if resume_step is not None and part_path(path).exists() else []
+        self.kept = self._kept(header, resume_step) if resume_step else []
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = part_path(path).with_suffix(".new")
         self._file = fresh.open("w")
         self._line({"kind": "header", "version": VERSION, **header})
-        for record in kept:
-            self.write(record.pop("kind"), **record)
+        for record in self.kept:
+            self.write(**record)
         self._file.flush()
         os.replace(fresh, part_path(path))
 
     def _kept(self, header: dict, resume_step: int) -> list[dict]:
-        lines = _read_lines(part_path(self.path), tolerate_tail=True)
-        if not lines or json.loads(_encode(header)).get("config") != lines[0].get("config"):
+        part = part_path(self.path)
+        lines = _read_lines(part, tolerate_tail=True) if part.exists() else []
+        if not lines:
+            raise LogError(
+                f"got no log {part} to resume at step {resume_step}; need the records of the steps before it; "
+                "because the log would start in the middle (--force starts the run again)"
+            )
+        if json.loads(_encode(header)).get("config") != lines[0].get("config"):
             raise LogError(
                 f"got {part_path(self.path)} of another run; need the log of this run; "
                 "because resuming would join two runs (delete it to start again)"
             )
-        return [r for r in lines[1:] if r["kind"] != "end" and r.get("step", 0) <= resume_step]
+        kept = [r for r in lines[1:] if r["kind"] != "end" and r.get("step", 0) <= resume_step]
+        if max((r.get("step", 0) for r in kept), default=0) < resume_step:
+            raise LogError(
+                f"got {part} that ends before step {resume_step}; need the records up to that checkpoint; "
+                "because the log would have a hole (--force starts the run again)"
+            )
+        return kept
 
     def _line(self, record: dict) -> None:
         self._file.write(_encode(record) + "\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import Any
 
 from taco.config.check import one_of, require
@@ -10,6 +10,7 @@ from taco.config.codec import AsymmetricCodec, CastCodec, Codec, GroupCodec, NoC
 from taco.config.run import Data, Model, Parallel, Policy, Run, Train
 
 CODEC_CLASSES = {c.__name__: c for c in (NoCodec, CastCodec, TensorCodec, GroupCodec, AsymmetricCodec, TahQuantCodec)}
+_PLAIN_TYPES: dict[str, Any] = {"int": int, "float": (int, float), "bool": bool, "str": str}
 
 
 def to_dict(config: Any) -> dict:
@@ -19,7 +20,20 @@ def to_dict(config: Any) -> dict:
     return {f.name: to_dict(v) if is_dataclass(v := getattr(config, f.name)) else v for f in fields(config)}
 
 
+def _check_types(cls: type, data: dict, where: str) -> None:
+    for f in fields(cls):
+        allowed = _PLAIN_TYPES.get(f.type)
+        value = data.get(f.name)
+        ok = (
+            f.name not in data
+            or not allowed
+            or (isinstance(value, allowed) and isinstance(value, bool) is (f.type == "bool"))
+        )
+        require(ok, f"{where}.{f.name}={value!r}", f"type {f.type}", "'false' as a text would count as true")
+
+
 def _build(cls: type, data: dict, where: str) -> Any:
+    require(isinstance(data, dict), f"{where}={data!r}", "an object with named fields", "fields are given by name")
     known = {f.name for f in fields(cls)}
     unknown = sorted(set(data) - known)
     require(
@@ -28,6 +42,10 @@ def _build(cls: type, data: dict, where: str) -> Any:
         f"fields among {', '.join(sorted(known))}",
         "a misspelt field would be ignored",
     )
+    needed = {f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING}
+    missing = sorted(needed - set(data))
+    require(not missing, f"{where} without {', '.join(missing)}", "these fields", "they have no default")
+    _check_types(cls, data, where)
     return cls(**data)
 
 
@@ -40,8 +58,11 @@ def codec_from_dict(data: dict) -> Codec:
 
 def run_from_dict(data: dict) -> Run:
     """Inverse of `to_dict` for a run. Raises `ConfigError` for an unknown field at any level."""
+    require(isinstance(data, dict), f"run={data!r}", "an object with named fields", "fields are given by name")
     data = dict(data)
-    policy = {k: codec_from_dict(v) if isinstance(v, dict) else v for k, v in data.pop("policy", {}).items()}
+    policy = data.pop("policy", {})
+    require(isinstance(policy, dict), f"policy={policy!r}", "an object with named fields", "fields are given by name")
+    policy = {k: codec_from_dict(v) if isinstance(v, dict) else v for k, v in policy.items()}
     parts: dict[str, Any] = {"policy": _build(Policy, policy, "policy")}
     for name, cls in (("model", Model), ("parallel", Parallel), ("data", Data), ("train", Train)):
         if name in data:

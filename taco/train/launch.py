@@ -1,0 +1,142 @@
+"""From an environment to a world of ranks: the only place of training that reads environment variables.
+
+Threads: on CPU every rank computes with one thread unless told otherwise, because several ranks share
+the cores, and because sums split over another number of threads round differently: a run's losses are
+bit-equal only between runs with the same number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from taco.config import Run, require
+
+RANKS_PER_CORE = 8
+# resident memory of one rank before the model: Python and torch (measured: 330 MB with torch 2.13+cpu)
+BASE_BYTES = 350 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """This process among the ranks of a run. `store` is the ranks' key-value store (None for one rank)."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    device: torch.device = torch.device("cpu")
+    store: dist.Store | None = None
+
+    @property
+    def backend(self) -> str:
+        return "nccl" if self.device.type == "cuda" else "gloo"
+
+
+def command(run_name: str, size: int) -> str:
+    """The command line that starts `size` ranks of a run."""
+    taco = "-m taco train" if size > 1 else "python -m taco train"
+    return f"torchrun --nproc-per-node {size} {taco} {run_name}" if size > 1 else f"{taco} {run_name}"
+
+
+def ranks_from(env: Mapping[str, str]) -> dict[str, int]:
+    """rank, size, local_rank and local_size as torchrun sets them; one rank without torchrun. Raises `ConfigError`."""
+    names = {"rank": "RANK", "size": "WORLD_SIZE", "local_rank": "LOCAL_RANK", "local_size": "LOCAL_WORLD_SIZE"}
+    found = {field: env[name] for field, name in names.items() if name in env}
+    if not found:
+        return {}
+    missing = sorted(set(names) - set(found))
+    ok = not missing and all(v.isdigit() for v in found.values())
+    require(
+        ok, f"environment {found}", f"whole numbers in all of {', '.join(names.values())}", "torchrun sets all four"
+    )
+    return {field: int(value) for field, value in found.items()}
+
+
+def check_world(run: Run, *, size: int, local_size: int, device: str, gpus: int, cores: int, memory: int) -> None:
+    """Refuse a world that is not the run's or that this machine cannot hold. Raises `ConfigError`.
+
+    size, local_size: ranks in all and on this machine; gpus, cores, memory [bytes]: what this machine has.
+    """
+    grid = run.parallel
+    require(
+        size == grid.world_size,
+        f"world size {size}",
+        f"{grid.world_size}: `{command(run.name, grid.world_size)}`",
+        f"the run's grid is pp={grid.pp} x dp={grid.dp} x tp={grid.tp}",
+    )
+    if device == "cuda":
+        require(local_size <= gpus, f"{local_size} ranks on {gpus} GPUs", "a GPU for every rank", "NCCL needs one each")
+        return
+    most = RANKS_PER_CORE * cores
+    require(
+        local_size <= most,
+        f"{local_size} ranks on {cores} CPU cores",
+        f"at most {most} ranks",
+        f"more than {RANKS_PER_CORE} ranks a core wait for each other longer than they compute",
+    )
+    bytes_needed = local_size * (BASE_BYTES + state_bytes(run))
+    require(
+        bytes_needed <= memory,
+        f"{local_size} ranks of {bytes_needed / local_size / 2**30:.1f} GiB on a machine with {memory / 2**30:.1f} GiB",
+        f"at least {bytes_needed / 2**30:.1f} GiB",
+        "parameters, gradients and optimizer state live in memory",
+    )
+
+
+def state_bytes(run: Run) -> int:
+    """Bytes a rank holds between steps: fp32 parameters, gradients and two moments of its share of the model."""
+    m, p = run.model, run.parallel
+    attention = 2 * m.hidden * m.hidden + 2 * m.hidden * m.head_dim * m.kv_heads
+    mlp = (3 if m.arch == "qwen" else 2) * m.hidden * m.ffn
+    embeddings = m.vocab * m.hidden * (1 if m.tied else 2)
+    blocks = -(-m.layers // p.pp) * (attention + mlp)
+    return 16 * (blocks + embeddings) // (p.tp * p.dp)
+
+
+def pick_device(wanted: str, local_rank: int) -> torch.device:
+    """'cpu', 'cuda' or 'auto' (CUDA where there is one) as this rank's device. Raises `ConfigError` for CUDA without one."""
+    has_cuda = torch.cuda.is_available()
+    require(
+        wanted != "cuda" or has_cuda, "--device cuda", "a CUDA GPU and a CUDA build of torch", "this machine shows none"
+    )
+    return torch.device("cuda", local_rank) if has_cuda and wanted != "cpu" else torch.device("cpu")
+
+
+@contextmanager
+def world(run: Run, env: Mapping[str, str], *, device: str = "auto", threads: int = 1) -> Iterator[World]:
+    """The process group of a run, up while the context lasts. Every operation waits at most `run.train.timeout_s`.
+
+    env: environment variables as torchrun sets them. Raises `ConfigError` before any rank waits for another.
+    """
+    ranks = ranks_from(env)
+    here = World(device=pick_device(device, ranks.get("local_rank", 0)), **ranks)
+    check_world(
+        run,
+        size=here.size,
+        local_size=here.local_size,
+        device=here.device.type,
+        gpus=torch.cuda.device_count(),
+        cores=len(os.sched_getaffinity(0)),
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    )
+    if here.device.type == "cuda":
+        torch.cuda.set_device(here.device)
+    else:
+        torch.set_num_threads(threads)
+    if here.size == 1:
+        yield here
+        return
+    timeout = timedelta(seconds=run.train.timeout_s)
+    store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
+    dist.init_process_group(here.backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    try:
+        yield World(**{**vars(here), "store": dist.PrefixStore("taco", store)})
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,65 @@
+"""Where a number comes from: the facts that every log header carries."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+from taco.config import Run
+from taco.train.launch import World
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def _git(*arguments: str) -> str:
+    """Output of a git command in this package's repository; empty outside of one (an installed package)."""
+    if not (REPOSITORY / ".git").exists():
+        return ""
+    done = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def cpu_name() -> str:
+    """The processor's model name as Linux reports it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _transport(here: World) -> str:
+    if here.size == 1:
+        return "none"
+    if here.backend == "gloo":
+        return "gloo"
+    return "nccl " + ".".join(map(str, torch.cuda.nccl.version()))
+
+
+def collect(run: Run, here: World) -> dict:
+    """Provenance of a run on these ranks: JSON data.
+
+    commit is empty outside a repository; dirty says that tracked files differ from it; date is UTC.
+    """
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    gpu = torch.cuda.get_device_name(here.device) if here.device.type == "cuda" else ""
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "hardware": f"{here.local_size} x {gpu}" if gpu else f"{cpu_name()}, {cores} cores",
+        "device": here.device.type,
+        "transport": _transport(here),
+        "world_size": here.size,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "seed": run.train.seed,
+        "host_cores": cores,
+        "host_memory_gib": round(memory / 2**30, 1),
+    }

@@ -1,0 +1,79 @@
+"""Finding a run by name or file, and changing single fields of it. Free of torch."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from taco.config import Codec, ConfigError, Run, require, run_from_dict, to_dict
+from taco.recipes import PRESETS, preset
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known names that look most like `name`, as text for an error message."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
+    return ", ".join(near) if near else ", ".join(known) or "(none are defined)"
+
+
+def find_run(name: str, known: dict[str, Run]) -> Run:
+    """The run called `name` in `known`, or the run in the JSON file `name`.
+
+    Raises `ConfigError` for an unknown name (naming near matches), a missing file, or a file that is not a run.
+    """
+    if name in known:
+        return known[name]
+    path = Path(name)
+    is_file = path.suffix == ".json" or path.exists()
+    require(
+        is_file, f"run {name!r}", f"a JSON file or a known run: {nearest(name, known)}", "runs are looked up by name"
+    )
+    try:
+        return run_from_dict(json.loads(path.read_text()))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"got run file {path}; need a JSON run; because {error}") from error
+
+
+def _parse(where: str, text: str, old: Any) -> Any:
+    if isinstance(old, Codec):
+        require(
+            text in PRESETS, f"{where}={text!r}", f"a codec: {nearest(text, PRESETS)}", "presets are looked up by name"
+        )
+        return to_dict(preset(text))
+    if isinstance(old, str):
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        need = f"a value like {json.dumps(old)}"
+        raise ConfigError(f"got {where}={text!r}; need {need}; because the field is a {type(old).__name__}") from None
+
+
+def _field(config: Any, part: str, where: str) -> Any:
+    known = {f.name for f in fields(config)} if is_dataclass(config) and not isinstance(config, Codec) else set()
+    require(part in known, f"--set {where}", f"a field: {nearest(part, known)}", f"there is no {part!r} here")
+    return getattr(config, part)
+
+
+def override(run: Run, settings: Iterable[str]) -> Run:
+    """`run` with 'part.field=value' settings applied, e.g. train.steps=50 or policy.tp_forward=int8.
+
+    Raises `ConfigError` for a setting without '=', an unknown field (naming near matches) or a value of another type.
+    """
+    data = to_dict(run)
+    for setting in settings:
+        where, equals, text = setting.partition("=")
+        require(bool(equals), f"--set {setting}", "part.field=value", "a setting has a name and a value")
+        config, target = run, data
+        *parents, leaf = where.split(".")
+        for part in parents:
+            config, target = _field(config, part, where), target[part]
+        old = _field(config, leaf, where)
+        group = is_dataclass(old) and not isinstance(old, Codec)
+        require(not group, f"--set {where}", f"one field of {where}", "a group of fields has no single value")
+        target[leaf] = _parse(where, text, old)
+    return run_from_dict(data)

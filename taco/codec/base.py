@@ -1,0 +1,104 @@
+"""What every coder does: turn a tensor into one uint8 Packet and back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from taco.config import Codec
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def check_dtype(dtype: torch.dtype, what: str) -> None:
+    """Raise `ValueError` unless `dtype` is one that coders take."""
+    if dtype not in DTYPES:
+        raise ValueError(f"got {what} of {dtype}; need float32, bfloat16 or float16; because codecs compress those")
+
+
+class Coder(ABC):
+    """Encodes messages of one codec.
+
+    config: the codec. align: collectives cut messages at multiples of this many elements. linear: sums of
+    decoded messages may be formed before the inverse transform. path: which code ran last, 'reference' or 'cuda'.
+    """
+
+    align: int = 1
+    linear: ClassVar[bool] = False
+
+    def __init__(self, config: Codec) -> None:
+        self.config = config
+        self.path = "reference"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.config.name!r}, path={self.path!r})"
+
+    @abstractmethod
+    def nbytes(self, numel: int, dtype: torch.dtype) -> int:
+        """Packet size in bytes of `numel` elements of `dtype`: a multiple of 16, and 0 for no elements."""
+
+    @abstractmethod
+    def _encode(self, flat: Tensor, seed: int) -> Tensor:
+        """flat [numel > 0] any supported dtype, contiguous -> uint8 [nbytes]."""
+
+    @abstractmethod
+    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        """packet uint8 [nbytes > 0] -> fp32 [numel]."""
+
+    def encode(self, x: Tensor, *, seed: int = 0) -> Tensor:
+        """x: any shape and strides, fp32/bf16/fp16 -> Packet uint8 [nbytes] on the same device; x is not changed.
+
+        seed matters for stochastic rounding only. Raises `ValueError` for another dtype.
+        """
+        check_dtype(x.dtype, "a tensor")
+        flat = x.detach().reshape(-1)
+        if flat.numel() == 0:
+            return torch.empty(0, dtype=torch.uint8, device=x.device)
+        return self._encode(flat, seed)
+
+    def decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        """packet uint8 [nbytes(numel, dtype)] -> [numel] of `dtype`, rounded to nearest even once.
+
+        Raises `ValueError` for a packet of another size or type.
+        """
+        self._check(packet, (self.nbytes(numel, dtype),), dtype)
+        if numel == 0:
+            return torch.empty(0, dtype=dtype, device=packet.device)
+        return self._decode(packet, numel, dtype).to(dtype)
+
+    def decode_sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        """packets uint8 [N >= 1, nbytes] -> their sum [numel] of `dtype`: in index order, in fp32, rounded once."""
+        self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)
+        if numel == 0:
+            return torch.empty(0, dtype=dtype, device=packets.device)
+        return self._sum(packets, numel, dtype).to(dtype)
+
+    def decode_sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, *, seed: int = 0) -> Tensor:
+        """packets uint8 [N >= 1, nbytes] -> Packet uint8 [nbytes] of their fp32 sum.
+
+        `dtype` is that of the encoded tensors. Linear coders add in the coded domain, without a transform.
+        """
+        self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)
+        if numel == 0:
+            return torch.empty(0, dtype=torch.uint8, device=packets.device)
+        return self._sum_encode(packets, numel, dtype, seed)
+
+    def _sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        total = self._decode(packets[0], numel, dtype).float()
+        for packet in packets[1:]:
+            total = total + self._decode(packet, numel, dtype).float()
+        return total
+
+    def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seed: int) -> Tensor:
+        return self._encode(self._sum(packets, numel, dtype), seed)
+
+    def _check(self, packets: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        check_dtype(dtype, "a message")
+        if packets.dtype != torch.uint8 or tuple(packets.shape) != shape or 0 in shape[:-1]:
+            raise ValueError(
+                f"got packets {packets.dtype} {list(packets.shape)}; need uint8 {list(shape)} (at least one packet); "
+                f"because {self.config.name} messages of this size have that form"
+            )

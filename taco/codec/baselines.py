@@ -1,0 +1,81 @@
+"""Coders without groups: the tensor's own bytes, a plain FP8 cast, one scale for the whole message."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from taco.codec import reference, wire
+from taco.codec.base import Coder
+from taco.config import CastCodec, NoCodec, TensorCodec
+
+
+class NoCoder(Coder):
+    """The tensor's own bytes, padded to 16."""
+
+    linear: ClassVar[bool] = True
+    config: NoCodec
+
+    def nbytes(self, numel: int, dtype: torch.dtype) -> int:
+        return wire.align16(numel * dtype.itemsize)
+
+    def _encode(self, flat: Tensor, seed: int) -> Tensor:
+        form = wire.layout(("payload", flat.numel() * flat.dtype.itemsize))
+        return form.assemble([flat.contiguous().view(torch.uint8)], flat.device)
+
+    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        return packet[: numel * dtype.itemsize].view(dtype).clone()
+
+    def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seed: int) -> Tensor:
+        return self._encode(self._sum(packets, numel, dtype).to(dtype), seed)
+
+
+class CastCoder(Coder):
+    """Round to FP8 as it is: larger values saturate, NaN and Inf become NaN."""
+
+    linear: ClassVar[bool] = True
+    config: CastCodec
+
+    def nbytes(self, numel: int, dtype: torch.dtype) -> int:
+        return wire.align16(numel)
+
+    def _encode(self, flat: Tensor, seed: int) -> Tensor:
+        target = reference.TARGET[self.config.payload]
+        x = flat.float()
+        y = x.clamp(-target, target).masked_fill(x.isinf(), math.nan).to(reference.FP8[self.config.payload])
+        return wire.layout(("payload", flat.numel())).assemble([y.view(torch.uint8)], flat.device)
+
+    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        return packet[:numel].view(reference.FP8[self.config.payload]).float()
+
+
+class TensorCoder(Coder):
+    """One absmax scale (fp32): q = round(x / s), s = max|x| / T. A message that is not finite decodes to NaN."""
+
+    linear: ClassVar[bool] = True
+    config: TensorCodec
+
+    def _layout(self, numel: int) -> wire.Layout:
+        return wire.layout(("payload", numel), ("scale", 4 if numel else 0))
+
+    def nbytes(self, numel: int, dtype: torch.dtype) -> int:
+        return self._layout(numel).total
+
+    def _encode(self, flat: Tensor, seed: int) -> Tensor:
+        x = flat.float()
+        M = x.abs().amax().view(1)
+        s = reference.under(M, reference.TARGET[self.config.payload]).clamp(min=reference.SMALLEST_SCALE)
+        finite = M < math.inf
+        usable = finite & (M > 0)
+        y = torch.where(usable, x * reference.over(1.0, s), 0.0)
+        s = torch.where(usable, s, 0.0).masked_fill(~finite, math.nan)
+        codes = reference.round_payload(y, self.config.payload, None)
+        return self._layout(flat.numel()).assemble([codes, s.view(torch.uint8)], flat.device)
+
+    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        form = self._layout(numel)
+        s = form.section(packet, "scale").view(torch.float32)
+        return reference.load_payload(form.section(packet, "payload"), self.config.payload) * s

@@ -1,0 +1,102 @@
+"""Coder of the group codec: the paper's `taco`, ours, MXFP8 and SDP4Bit are points of it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from taco.codec import reference, wire
+from taco.codec.base import Coder
+from taco.config import GroupCodec
+
+
+class GroupCoder(Coder):
+    """Group codec on any device.
+
+    backend: 'reference' is plain torch; 'cuda' the kernels; 'auto' the kernels for CUDA tensors and plain torch for
+    others. Sums (`decode_sum`, `decode_sum_encode`) are torch operations on every device, in the same arithmetic.
+    """
+
+    linear: ClassVar[bool] = True
+    config: GroupCodec
+
+    def __init__(self, config: GroupCodec, backend: str = "auto") -> None:
+        super().__init__(config)
+        self.align = config.group
+        self.backend = backend
+
+    def nbytes(self, numel: int, dtype: torch.dtype) -> int:
+        return wire.group_layout(self.config, numel).total
+
+    def _kernels(self, x: Tensor):
+        """The CUDA module when it is to be used for x, else None. Raises `RuntimeError` when it is needed and not built."""
+        if self.backend == "reference" or (self.backend == "auto" and not x.is_cuda):
+            self.path = "reference"
+            return None
+        cuda = importlib.import_module("taco.codec.cuda")
+        if not (x.is_cuda and cuda.available()):
+            raise RuntimeError(
+                f"got a {x.device.type} tensor and {'a built' if cuda.available() else 'no built'} kernel library; need a "
+                "CUDA tensor and the library (`taco kernels build`); because plain torch runs there only when asked: "
+                "coder(config, backend='reference')"
+            )
+        self.path = "cuda"
+        return cuda
+
+    def _encode(self, flat: Tensor, seed: int) -> Tensor:
+        if kernels := self._kernels(flat):
+            return kernels.encode(flat, self.config, seed)
+        x = reference.columns(flat, self.config.group)
+        alpha = None
+        if self.config.adaptive_scale:
+            alpha = reference.alphas(x, flat.numel(), self.config.payload)
+            x = x * alpha
+        return self._quantise(reference.rotate(x, self.config), alpha, flat.numel(), seed)
+
+    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        if kernels := self._kernels(packet):
+            return kernels.decode(packet, self.config, numel, dtype)
+        return self._finish(self._coefficients(packet, numel), numel)
+
+    def _sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        return self._finish(self._sum_coefficients(packets, numel), numel)
+
+    def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seed: int) -> Tensor:
+        total = self._sum_coefficients(packets, numel)
+        alpha = None
+        if self.config.adaptive_scale:
+            # the transform keeps the sum of squares, so alpha follows from the coefficients
+            alpha = reference.alphas(total, numel, self.config.payload)
+            total = total * alpha
+        return self._quantise(total, alpha, numel, seed)
+
+    def _quantise(self, z: Tensor, alpha: Tensor | None, numel: int, seed: int) -> Tensor:
+        config = self.config
+        codes, s = reference.quantise(z, config, seed)
+        bits = wire.PAYLOAD_BITS[config.payload]
+        parts = wire.pack_planes(codes.t().reshape(-1), bits)
+        parts.append(reference.store_scale(s, config.scale))
+        if alpha is not None:
+            parts.append(torch.where(s.isnan(), 1.0, alpha).view(torch.uint8))
+        return wire.group_layout(config, numel).assemble(parts, z.device)
+
+    def _coefficients(self, packet: Tensor, numel: int) -> Tensor:
+        config, form = self.config, wire.group_layout(self.config, numel)
+        bits = wire.PAYLOAD_BITS[config.payload]
+        codes = wire.unpack_planes(wire.payload_sections(packet, form, "payload", bits), bits)
+        s = reference.load_scale(form.section(packet, "scale"), config.scale)
+        alpha = form.section(packet, "alpha").view(torch.float32) if config.adaptive_scale else None
+        return reference.dequantise(codes.view(-1, config.group).t().contiguous(), s, alpha, config)
+
+    def _sum_coefficients(self, packets: Tensor, numel: int) -> Tensor:
+        self.path = "reference"
+        total = self._coefficients(packets[0], numel)
+        for packet in packets[1:]:
+            total = total + self._coefficients(packet, numel)
+        return total
+
+    def _finish(self, coefficients: Tensor, numel: int) -> Tensor:
+        return reference.unrotate(coefficients, self.config).t().reshape(-1)[:numel]

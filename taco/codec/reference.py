@@ -1,0 +1,215 @@
+"""The group codec in plain torch operations: the specification that kernels must equal bit for bit.
+
+Every step is one IEEE fp32 operation on tensors, without fused multiply-add. Groups are columns here:
+
+    symbol     shape          meaning
+    x, z, c    [group, n]     n groups of data, of scaled data, of coefficients (fp32)
+    M, s, a    [n]            absmax, scale, alpha of each group (fp32)
+    q          [group, n]     payload codes (uint8; integers in two's complement)
+
+    encode   z = x * a;  z = FWHT(z * signs) * size^-1/2;  M = max|z|;  s = round_up(M / T);  q = round(z * (1 / s))
+    decode   c = q * (s * (1 / a));  y = FWHT(c) * size^-1/2 * signs
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from taco.codec.wire import PAYLOAD_BITS
+from taco.config import GroupCodec
+
+FP8 = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+# T: the largest payload value, to which the group's absmax is scaled
+TARGET = {"e4m3": 448.0, "e5m2": 57344.0, "int8": 127.0, "int6": 31.0, "int4": 7.0}
+# quantum of an FP8 value: 2^(max(exponent, lowest) - mantissa bits)
+FP8_EXPONENT = {"e4m3": (-6, 3), "e5m2": (-14, 2)}
+SMALLEST_SCALE = 2.0**-126
+LAMBDA, ALPHA_LOW, ALPHA_HIGH = 1e-6, 1e-3, 1e3
+SIGN_KEY = 0x9E3779B9
+
+
+def mix(h: Tensor) -> Tensor:
+    """A bijection of 32-bit integers that spreads every input bit (xor-shift-multiply, 16/15/16). h: int64 in [0, 2^32)."""
+    h = h ^ (h >> 16)
+    h = (h * 0x7FEB352D) & 0xFFFFFFFF
+    h = h ^ (h >> 15)
+    h = (h * 0x846CA68B) & 0xFFFFFFFF
+    return h ^ (h >> 16)
+
+
+@lru_cache(maxsize=64)
+def signs(size: int, device: torch.device) -> Tensor:
+    """fp32 [size, 1]: element i is -1 where the lowest bit of mix(i + 0x9E3779B9) is set, else +1."""
+    bit = mix(torch.arange(size, device=device) + SIGN_KEY) & 1
+    return (1 - 2 * bit).float().view(size, 1)
+
+
+def uniform(seed: int, start: int, count: int, device: torch.device) -> Tensor:
+    """fp32 [count]: numbers in (0, 1), (2k + 1) / 2^17 with 16-bit k, of elements start.. of a message.
+
+    k = high half of mix(mix(low32(i)) ^ key), key = mix(low32(seed) ^ mix(high32(seed) ^ mix(high32(i)))).
+    Sixteen bits keep y + u exact for |y| < 128, so integers round to themselves.
+    """
+    i = torch.arange(start, start + count, device=device)
+    key = mix(((seed >> 32) & 0xFFFFFFFF) ^ mix(i >> 32))
+    key = mix((seed & 0xFFFFFFFF) ^ key)
+    k = mix(mix(i & 0xFFFFFFFF) ^ key) >> 16
+    return (2 * k + 1).float() * 2.0**-17
+
+
+def over(number: float, x: Tensor) -> Tensor:
+    """number / x, one IEEE division (a scalar divisor or numerator would let a device use a reciprocal)."""
+    return torch.full_like(x, number) / x
+
+
+def under(x: Tensor, number: float) -> Tensor:
+    """x / number, one IEEE division."""
+    return x / torch.full_like(x, number)
+
+
+def columns(flat: Tensor, group: int) -> Tensor:
+    """flat [numel] any dtype -> fp32 [group, n], the last group filled with zeros."""
+    flat = flat.float()
+    short = -flat.numel() % group
+    if short:
+        flat = torch.cat([flat, flat.new_zeros(short)])
+    return flat.view(-1, group).t().contiguous()
+
+
+def fwht(z: Tensor, size: int) -> Tensor:
+    """Orthonormal Walsh-Hadamard transform of blocks of `size` rows of z [group, n]; strides 1, 2, 4, ...: (a + b, a - b)."""
+    group, n = z.shape
+    stride = 1
+    while stride < size:
+        pairs = z.view(-1, 2, stride * n)
+        z = torch.empty_like(pairs)
+        torch.add(pairs[:, 0], pairs[:, 1], out=z[:, 0])
+        torch.sub(pairs[:, 0], pairs[:, 1], out=z[:, 1])
+        stride *= 2
+    return z.view(group, n) * (1 / math.sqrt(size))
+
+
+def rotate(z: Tensor, config: GroupCodec) -> Tensor:
+    """Data -> coefficients, [group, n]."""
+    if config.rotation == "none":
+        return z
+    size = config.rotation_size or config.group
+    return fwht(apply_signs(z, size) if config.rotation == "signed" else z, size)
+
+
+def unrotate(c: Tensor, config: GroupCodec) -> Tensor:
+    """Coefficients -> data, [group, n]."""
+    if config.rotation == "none":
+        return c
+    size = config.rotation_size or config.group
+    y = fwht(c, size)
+    return apply_signs(y, size) if config.rotation == "signed" else y
+
+
+def apply_signs(z: Tensor, size: int) -> Tensor:
+    """z [group, n] with the rows of every block of `size` multiplied by `signs`."""
+    return (z.view(-1, size, z.shape[1]) * signs(size, z.device)).view(z.shape)
+
+
+def alphas(x: Tensor, numel: int, payload: str) -> Tensor:
+    """The paper's alpha of every group, fp32 [n]: clamp(T / sqrt(mean x^2 + 1e-6), 1e-3, 1e3).
+
+    The sum of squares adds adjacent pairs, then pairs of those; a short last group is divided by its true count.
+    """
+    group, n = x.shape
+    squares = x * x
+    while len(squares) > 1:
+        squares = squares[0::2] + squares[1::2]
+    count = torch.full((n,), float(group), device=x.device)
+    count[-1] = numel - (n - 1) * group
+    mean = squares[0] / count
+    return over(TARGET[payload], torch.sqrt(mean + LAMBDA)).clamp(ALPHA_LOW, ALPHA_HIGH)
+
+
+def round_up(s: Tensor, scale: str) -> Tensor:
+    """Positive normal fp32 [n] -> the least bf16 or power of two not below it, as fp32; fp32 stays."""
+    if scale == "fp32":
+        return s
+    low = 16 if scale == "bf16" else 23
+    return (((s.view(torch.int32) + ((1 << low) - 1)) >> low) << low).view(torch.float32)
+
+
+def store_scale(s: Tensor, scale: str) -> Tensor:
+    """fp32 [n], already rounded to the format, 0 for a zero group, NaN for a non-finite one -> its bytes, uint8."""
+    if scale == "fp32":
+        return s.view(torch.uint8)
+    if scale == "bf16":
+        return s.to(torch.bfloat16).view(torch.uint8)
+    exponent = (s.view(torch.int32) >> 23) & 0xFF
+    return exponent.to(torch.uint8)
+
+
+def load_scale(stored: Tensor, scale: str) -> Tensor:
+    """Inverse of `store_scale`: E8M0 code 0 is a zero group, 255 a non-finite one."""
+    if scale == "fp32":
+        return stored.view(torch.float32)
+    if scale == "bf16":
+        return stored.view(torch.bfloat16).float()
+    s = (stored.to(torch.int32) << 23).view(torch.float32)
+    return torch.where(stored == 255, math.nan, s)
+
+
+def round_payload(y: Tensor, payload: str, u: Tensor | None) -> Tensor:
+    """y fp32, |y| about T or less -> codes uint8: to nearest even, or up with probability equal to the remainder (u given).
+
+    Values beyond T (fp32 rounding of z / s) become T.
+    """
+    target = TARGET[payload]
+    if u is not None:
+        quantum = _quantum(y, payload)
+        y = torch.floor(y / quantum + u) * quantum
+    y = y.clamp(-target, target)
+    if payload in FP8:
+        return y.to(FP8[payload]).view(torch.uint8)
+    return torch.round(y).to(torch.int8).view(torch.uint8)
+
+
+def _quantum(y: Tensor, payload: str) -> Tensor:
+    if payload not in FP8:
+        return torch.ones_like(y)
+    lowest, mantissa = FP8_EXPONENT[payload]
+    exponent = ((y.view(torch.int32) >> 23) & 0xFF) - 127
+    return ((exponent.clamp(min=lowest) - mantissa + 127) << 23).view(torch.float32)
+
+
+def load_payload(codes: Tensor, payload: str) -> Tensor:
+    """codes uint8 -> fp32 of the same shape."""
+    if payload in FP8:
+        return codes.view(FP8[payload]).float()
+    spare = 8 - PAYLOAD_BITS[payload]
+    if spare:
+        return ((codes << spare).view(torch.int8) >> spare).float()
+    return codes.view(torch.int8).float()
+
+
+def quantise(z: Tensor, config: GroupCodec, seed: int) -> tuple[Tensor, Tensor]:
+    """Coefficients fp32 [group, n] -> codes uint8 [group, n] and scales fp32 [n].
+
+    A group of zeros has scale 0, one that is not finite (or overflowed in the transform) scale NaN; both have codes 0.
+    """
+    M = z.abs().amax(0)
+    s = round_up(under(M, TARGET[config.payload]).clamp(min=SMALLEST_SCALE), config.scale)
+    finite = M < math.inf
+    usable = finite & (M > 0)
+    y = torch.where(usable, z * over(1.0, s), 0.0)
+    u = None
+    if config.rounding == "stochastic":
+        group, n = z.shape
+        u = uniform(seed, 0, group * n, z.device).view(n, group).t()
+    s = torch.where(usable, s, 0.0).masked_fill(~finite, math.nan)
+    return round_payload(y, config.payload, u), s
+
+
+def dequantise(codes: Tensor, s: Tensor, alpha: Tensor | None, config: GroupCodec) -> Tensor:
+    """codes uint8 [group, n], s fp32 [n] and alpha fp32 [n] or None -> coefficients fp32 [group, n]."""
+    factor = s if alpha is None else s * over(1.0, alpha)
+    return load_payload(codes, config.payload) * factor

@@ -1,4 +1,4 @@
-"""Plain single-device decoders with Hugging Face names; parallelism is applied from outside by taco.parallel's plans."""
+"""Plain single-device decoders with Hugging Face names; taco.parallel applies parallelism from outside."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotary positions (arXiv 2104.09864) in the half-split layout of Qwen2, computed in fp32 whatever the model's dtype.
+    """Rotary positions (arXiv 2104.09864), half-split layout as in Qwen2, in fp32 whatever the dtype of the model.
 
     forward(x [batch, seq, heads, head_dim]) -> same shape and dtype. Positions are 0..seq-1, so x must hold the
     whole sequence. The cos/sin tables are kept as plain attributes and not as buffers: a buffer would follow

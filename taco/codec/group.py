@@ -32,15 +32,15 @@ class GroupCoder(Coder):
         return wire.group_layout(self.config, numel).total
 
     def _kernels(self, x: Tensor):
-        """The CUDA module when it is to be used for x, else None. Raises `RuntimeError` when it is needed and not built."""
+        """The CUDA module when it is to encode or decode x, else None. Raises `RuntimeError` when it cannot."""
         if self.backend == "reference" or (self.backend == "auto" and not x.is_cuda):
             self.path = "reference"
             return None
         cuda = importlib.import_module("taco.codec.cuda")
         if not (x.is_cuda and cuda.available()):
             raise RuntimeError(
-                f"got a {x.device.type} tensor and {'a built' if cuda.available() else 'no built'} kernel library; need a "
-                "CUDA tensor and the library (`taco kernels build`); because plain torch runs there only when asked: "
+                f"got a {x.device.type} tensor, kernels {'built' if cuda.available() else 'not built'}; need a CUDA tensor "
+                "and the kernel library (`taco kernels build`); because plain torch replaces kernels only when asked: "
                 "coder(config, backend='reference')"
             )
         self.path = "cuda"
@@ -65,7 +65,23 @@ class GroupCoder(Coder):
         return self._finish(self._sum_coefficients(packets, numel), numel)
 
     def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seed: int) -> Tensor:
-        total = self._sum_coefficients(packets, numel)
+        return self._encode_coefficients(self._sum_coefficients(packets, numel), numel, seed)
+
+    def sum_into(self, target: GroupCoder, packets: Tensor, numel: int, *, seed: int = 0) -> Tensor:
+        """packets uint8 [N >= 1, nbytes] of this coder -> Packet of `target`'s payload of their fp32 sum, without a transform.
+
+        Raises `ValueError` unless both codecs have the same group and rotation, so that coefficients mean the same.
+        """
+        ours, theirs = ((c.group, c.rotation, c.rotation_size or c.group) for c in (self.config, target.config))
+        if ours != theirs:
+            raise ValueError(
+                f"got target {target.config.name!r} with (group, rotation, rotation_size) {theirs}; need {ours}; "
+                "because a sum of coefficients has a meaning in their own rotation only"
+            )
+        self._check(packets, (len(packets), self.nbytes(numel, torch.float32)), torch.float32)
+        return target._encode_coefficients(self._sum_coefficients(packets, numel), numel, seed)
+
+    def _encode_coefficients(self, total: Tensor, numel: int, seed: int) -> Tensor:
         alpha = None
         if self.config.adaptive_scale:
             # the transform keeps the sum of squares, so alpha follows from the coefficients

@@ -69,6 +69,10 @@ class Coder(ABC):
             return torch.empty(0, dtype=dtype, device=packet.device)
         return self._decode(packet, numel, dtype).to(dtype)
 
+    def roundtrip(self, x: Tensor, *, seed: int = 0) -> Tensor:
+        """What the receiver of x gets; same shape and dtype."""
+        return self.decode(self.encode(x, seed=seed), x.numel(), x.dtype).view(x.shape)
+
     def decode_sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         """packets uint8 [N >= 1, nbytes] -> their sum [numel] of `dtype`: in index order, in fp32, rounded once."""
         self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)

@@ -66,10 +66,10 @@ class TensorCoder(Coder):
 
     def _encode(self, flat: Tensor, seed: int) -> Tensor:
         x = flat.float()
-        M = x.abs().amax().view(1)
-        s = reference.under(M, reference.TARGET[self.config.payload]).clamp(min=reference.SMALLEST_SCALE)
-        finite = M < math.inf
-        usable = finite & (M > 0)
+        absmax = x.abs().amax().view(1)
+        s = reference.under(absmax, reference.TARGET[self.config.payload]).clamp(min=reference.SMALLEST_SCALE)
+        finite = absmax < math.inf
+        usable = finite & (absmax > 0)
         y = torch.where(usable, x * reference.over(1.0, s), 0.0)
         s = torch.where(usable, s, 0.0).masked_fill(~finite, math.nan)
         codes = reference.round_payload(y, self.config.payload, None)

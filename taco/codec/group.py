@@ -38,9 +38,10 @@ class GroupCoder(Coder):
             return None
         cuda = importlib.import_module("taco.codec.cuda")
         if not (x.is_cuda and cuda.available()):
+            built = "built" if cuda.available() else "not built"
             raise RuntimeError(
-                f"got a {x.device.type} tensor, kernels {'built' if cuda.available() else 'not built'}; need a CUDA tensor "
-                "and the kernel library (`taco kernels build`); because plain torch replaces kernels only when asked: "
+                f"got a {x.device.type} tensor with kernels {built}; need a CUDA tensor and the kernel library "
+                "(`taco kernels build`); because plain torch replaces kernels only when asked: "
                 "coder(config, backend='reference')"
             )
         self.path = "cuda"
@@ -68,7 +69,7 @@ class GroupCoder(Coder):
         return self._encode_coefficients(self._sum_coefficients(packets, numel), numel, seed)
 
     def sum_into(self, target: GroupCoder, packets: Tensor, numel: int, *, seed: int = 0) -> Tensor:
-        """packets uint8 [N >= 1, nbytes] of this coder -> Packet of `target`'s payload of their fp32 sum, without a transform.
+        """packets uint8 [N >= 1, nbytes] of this coder -> `target`'s Packet of their fp32 sum, without a transform.
 
         Raises `ValueError` unless both codecs have the same group and rotation, so that coefficients mean the same.
         """

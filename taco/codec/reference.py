@@ -29,11 +29,10 @@ TARGET = {"e4m3": 448.0, "e5m2": 57344.0, "int8": 127.0, "int6": 31.0, "int4": 7
 FP8_EXPONENT = {"e4m3": (-6, 3), "e5m2": (-14, 2)}
 SMALLEST_SCALE = 2.0**-126
 LAMBDA, ALPHA_LOW, ALPHA_HIGH = 1e-6, 1e-3, 1e3
-SIGN_KEY = 0x9E3779B9
 
 
 def mix(h: Tensor) -> Tensor:
-    """A bijection of 32-bit integers that spreads every input bit (xor-shift-multiply, 16/15/16). h: int64 in [0, 2^32)."""
+    """A bijection of 32-bit integers held in int64 (xor-shift-multiply, constants of C. Wellons' hash prospector)."""
     h = h ^ (h >> 16)
     h = (h * 0x7FEB352D) & 0xFFFFFFFF
     h = h ^ (h >> 15)
@@ -43,22 +42,19 @@ def mix(h: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def signs(size: int, device: torch.device) -> Tensor:
-    """fp32 [size, 1]: element i is -1 where the lowest bit of mix(i + 0x9E3779B9) is set, else +1."""
-    bit = mix(torch.arange(size, device=device) + SIGN_KEY) & 1
+    """fp32 [size, 1]: element i of a rotation block is -1 where the highest bit of mix(i) is set, else +1."""
+    bit = mix(torch.arange(size, device=device)) >> 31
     return (1 - 2 * bit).float().view(size, 1)
 
 
 def uniform(seed: int, start: int, count: int, device: torch.device) -> Tensor:
-    """fp32 [count]: numbers in (0, 1), (2k + 1) / 2^17 with 16-bit k, of elements start.. of a message.
+    """fp32 [count], multiples of 2^-24 in [0, 1), of the elements start.. of a message.
 
-    k = high half of mix(mix(low32(i)) ^ key), key = mix(low32(seed) ^ mix(high32(seed) ^ mix(high32(i)))).
-    Sixteen bits keep y + u exact for |y| < 128, so integers round to themselves.
+    Element i takes the high 24 bits of mix(mix(low32(i) ^ low32(seed)) + high32(i)).
     """
     i = torch.arange(start, start + count, device=device)
-    key = mix(((seed >> 32) & 0xFFFFFFFF) ^ mix(i >> 32))
-    key = mix((seed & 0xFFFFFFFF) ^ key)
-    k = mix(mix(i & 0xFFFFFFFF) ^ key) >> 16
-    return (2 * k + 1).float() * 2.0**-17
+    h = mix((i & 0xFFFFFFFF) ^ (seed & 0xFFFFFFFF)) + (i >> 32)
+    return (mix(h & 0xFFFFFFFF) >> 8).float() * 2.0**-24
 
 
 def over(number: float, x: Tensor) -> Tensor:
@@ -81,7 +77,10 @@ def columns(flat: Tensor, group: int) -> Tensor:
 
 
 def fwht(z: Tensor, size: int) -> Tensor:
-    """Orthonormal Walsh-Hadamard transform of blocks of `size` rows of z [group, n]; strides 1, 2, 4, ...: (a + b, a - b)."""
+    """Orthonormal Walsh-Hadamard transform of every block of `size` rows of z [group, n].
+
+    Butterflies (a + b, a - b) at strides 1, 2, 4, ..., then one multiplication by fp32 size^-1/2.
+    """
     group, n = z.shape
     stride = 1
     while stride < size:
@@ -159,8 +158,9 @@ def load_scale(stored: Tensor, scale: str) -> Tensor:
 
 
 def round_payload(y: Tensor, payload: str, u: Tensor | None) -> Tensor:
-    """y fp32, |y| about T or less -> codes uint8: to nearest even, or up with probability equal to the remainder (u given).
+    """y fp32, |y| about T or less -> codes uint8.
 
+    Without u to nearest even; with u fp32 in [0, 1) up with a probability equal to the remainder.
     Values beyond T (fp32 rounding of z / s) become T.
     """
     target = TARGET[payload]
@@ -196,10 +196,10 @@ def quantise(z: Tensor, config: GroupCodec, seed: int) -> tuple[Tensor, Tensor]:
 
     A group of zeros has scale 0, one that is not finite (or overflowed in the transform) scale NaN; both have codes 0.
     """
-    M = z.abs().amax(0)
-    s = round_up(under(M, TARGET[config.payload]).clamp(min=SMALLEST_SCALE), config.scale)
-    finite = M < math.inf
-    usable = finite & (M > 0)
+    absmax = z.abs().amax(0)
+    s = round_up(under(absmax, TARGET[config.payload]).clamp(min=SMALLEST_SCALE), config.scale)
+    finite = absmax < math.inf
+    usable = finite & (absmax > 0)
     y = torch.where(usable, z * over(1.0, s), 0.0)
     u = None
     if config.rounding == "stochastic":

@@ -6,7 +6,8 @@
 A group payload holds ceil(numel / group) * group elements, so a short last group keeps all its coefficients.
 Planes: 8 bits: one byte an element. 4 bits: byte k = element 2k | element 2k+1 << 4. 2 bits: byte k = elements
 4k..4k+3, lowest bits first. 1 bit: byte k = elements 8k..8k+7, lowest first. 6 bits: the plane of the low 4 bits, then
-that of the high 2. 3 bits: the plane of the low 2 bits, then that of the high one. Signed integers are two's complement.
+that of the high 2. 3 bits: the plane of the low 2 bits, then that of the high one. Integers are two's complement where
+they are signed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,108 @@
+"""TAH-Quant (arXiv 2506.01352): tiles of INT3 or INT4 chosen by entropy; a spiky tile is swapped and rotated first.
+
+Per tile of consecutive channels, padded with zeros at the end of a message:
+
+1. entropy E = -sum p log p, p = |x| / sum|x|; the floor(low_fraction * tiles) tiles of a packet with the lowest E (the
+   earlier tile first when equal) get INT3, the others INT4: the paper's second version, which allocates per tile.
+2. m1, m2 = largest and second largest |x|; if m1 >= pivot_ratio * m2 > 0 or m2 = 0 < m1, the pivot swaps places with
+   element 0 and the tile is multiplied by the orthonormal Hadamard matrix.
+3. min/max quantisation with fp16 zero and scale, as in asymmetric.py. A tile that is not finite decodes to NaN.
+
+    Packet: [INT3 payload2][INT3 payload1][INT4 payload4][head: a byte a tile][lo][step]
+
+head: bits 0-5 the pivot's index, bit 6 set for INT3, bit 7 set for a rotated tile. Payload sections hold the tiles of
+their width in tile order, so the size of a packet follows from its number of elements.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from taco.codec import reference, wire
+from taco.codec.asymmetric import quantise, ranges
+from taco.codec.base import Coder
+from taco.config import TahQuantCodec
+
+INT3, ROTATED, INDEX = 64, 128, 63
+
+
+def entropies(x: Tensor) -> Tensor:
+    """x fp32 [tile, n] -> nats [n]; 0 for a tile of zeros, -1 for one that is not finite (it needs no bits)."""
+    magnitude = x.abs()
+    p = magnitude / magnitude.sum(0)
+    entropy = -(p * p.clamp(min=reference.SMALLEST_SCALE).log()).sum(0)
+    return torch.where(magnitude.amax(0) == 0, 0.0, entropy.nan_to_num(nan=-1.0))
+
+
+def pivots(x: Tensor, ratio: float) -> tuple[Tensor, Tensor]:
+    """x fp32 [tile, n] -> bool [n], which tiles are rotated, and int64 [n], where the largest magnitude is."""
+    magnitude = x.abs()
+    first, index = magnitude.max(0)
+    second = magnitude.scatter(0, index[None], -1.0).amax(0)
+    return (first > 0) & (first >= ratio * second), index
+
+
+def swap_first(x: Tensor, index: Tensor) -> Tensor:
+    """x [tile, n] with element index[i] and element 0 of every column i exchanged; index 0 changes nothing."""
+    out = x.clone()
+    out.scatter_(0, index[None], x[:1])
+    out[0] = x.gather(0, index[None])[0]
+    return out
+
+
+class TahQuantCoder(Coder):
+    """TAH-Quant's forward codec. Tiles are decoded one by one, so sums are formed of decoded values."""
+
+    config: TahQuantCodec
+
+    def __init__(self, config: TahQuantCodec) -> None:
+        super().__init__(config)
+        self.align = config.tile
+
+    def _counts(self, numel: int) -> tuple[int, int]:
+        """Tiles in a packet, and how many of them are INT3."""
+        tiles = -(-numel // self.config.tile)
+        return tiles, int(self.config.low_fraction * tiles)
+
+    def _layout(self, numel: int) -> wire.Layout:
+        (tiles, low), tile = self._counts(numel), self.config.tile
+        sections = [*wire.planes("int3_", low * tile, 3), *wire.planes("int4_", (tiles - low) * tile, 4)]
+        return wire.layout(*sections, ("head", tiles), ("lo", 2 * tiles), ("step", 2 * tiles))
+
+    def nbytes(self, numel: int, dtype: torch.dtype) -> int:
+        return self._layout(numel).total
+
+    def _encode(self, flat: Tensor, seed: int) -> Tensor:
+        x = reference.columns(flat, self.config.tile)
+        tiles, low = self._counts(flat.numel())
+        narrow = torch.zeros(tiles, dtype=torch.bool, device=x.device)
+        narrow[torch.sort(entropies(x), stable=True).indices[:low]] = True
+        rotated, index = pivots(x, self.config.pivot_ratio)
+        index = torch.where(rotated, index, 0)
+        x = torch.where(rotated, reference.fwht(swap_first(x, index), self.config.tile), x)
+        levels = torch.where(narrow, 7.0, 15.0)
+        lo, step = ranges(x, levels, torch.float16)
+        codes = quantise(x, lo, step, levels).t()
+        head = index.to(torch.uint8) | narrow * INT3 | rotated * ROTATED
+        parts = [
+            *wire.pack_planes(codes[narrow].reshape(-1), 3),
+            *wire.pack_planes(codes[~narrow].reshape(-1), 4),
+            head.to(torch.uint8),
+            lo.view(torch.uint8),
+            step.view(torch.uint8),
+        ]
+        return self._layout(flat.numel()).assemble(parts, x.device)
+
+    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        form, tile = self._layout(numel), self.config.tile
+        head = form.section(packet, "head")
+        narrow = (head & INT3) != 0
+        codes = torch.empty(len(head), tile, dtype=torch.uint8, device=packet.device)
+        for name, bits, chosen in (("int3_", 3, narrow), ("int4_", 4, ~narrow)):
+            codes[chosen] = wire.unpack_planes(wire.payload_sections(packet, form, name, bits), bits).view(-1, tile)
+        lo, step = (form.section(packet, n).view(torch.float16).float() for n in ("lo", "step"))
+        y = lo + codes.t().float() * step
+        rotated = (head & ROTATED) != 0
+        y = torch.where(rotated, swap_first(reference.fwht(y.contiguous(), tile), (head & INDEX).long()), y)
+        return y.t().reshape(-1)[:numel]

@@ -1,0 +1,173 @@
+"""What the paper says in public texts, and how each statement is judged here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One statement of the paper's public texts, and how it is judged here. `threshold` is the value (in `unit`) from which it holds."""
+
+    id: str
+    statement: str
+    paper_value: str  # as published; "not published" where only the statement is public
+    source: str  # abstract | README | code
+    experiment: str  # key of EXPERIMENTS, or "" if none measures it
+    method: str  # what is compared, in words
+    threshold: float
+    unit: str
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="throughput",
+        statement="End-to-end training throughput rises by up to 1.87x.",
+        paper_value="up to 1.87x",
+        source="abstract",
+        experiment="scaling",
+        method="largest tokens/s of taco over tokens/s of the uncompressed run of the same shape, on GPUs",
+        threshold=1.87,
+        unit="x",
+    ),
+    Claim(
+        id="wire-bytes",
+        statement="TACO sends 1.0625 bytes an element: 1.88x fewer than bfloat16.",
+        paper_value="1 + 8/128 bytes",
+        source="code",
+        experiment="codec_fidelity",
+        method="packet bytes of taco over bfloat16 bytes",
+        threshold=1.88,
+        unit="x",
+    ),
+    Claim(
+        id="near-lossless",
+        statement="Training with TACO is near-lossless.",
+        paper_value="+0.25% validation loss",
+        source="README",
+        experiment="accuracy",
+        method="largest change of validation loss of taco to the uncompressed run of the same seed",
+        threshold=0.25,
+        unit="%",
+    ),
+    Claim(
+        id="better-than-tahquant",
+        statement="TAH-Quant on tensor-parallel traffic loses more accuracy than TACO.",
+        paper_value="+2.88% against +0.25%",
+        source="README",
+        experiment="accuracy",
+        method="mean change of validation loss of tahquant minus that of taco, outside the seeds' noise",
+        threshold=0.0,
+        unit="percentage points",
+    ),
+    Claim(
+        id="near-zero",
+        statement="Tensor-parallel tensors are dense, near-zero distributions.",
+        paper_value="not published",
+        source="abstract",
+        experiment="distribution",
+        method="median share of elements below 0.1 rms per role, against a normal distribution's 7.97%",
+        threshold=0.0797,
+        unit="share",
+    ),
+    Claim(
+        id="hadamard",
+        statement="The Hadamard transform improves the FP8 representation.",
+        paper_value="not published",
+        source="abstract",
+        experiment="ablation",
+        method="median SQNR of taco with the plain Hadamard minus without rotation, captured tensors",
+        threshold=0.5,
+        unit="dB",
+    ),
+    Claim(
+        id="dual-scale",
+        statement="Two scales per group (alpha before, s after the transform) represent better than one.",
+        paper_value="not published",
+        source="abstract",
+        experiment="ablation",
+        method="median SQNR of taco with alpha minus without, captured tensors",
+        threshold=0.1,
+        unit="dB",
+    ),
+    Claim(
+        id="fp8-payload",
+        statement="FP8 is the payload that suits these tensors.",
+        paper_value="not published",
+        source="abstract",
+        experiment="codec_fidelity",
+        method="median SQNR of taco minus that of int8, captured tensors",
+        threshold=0.0,
+        unit="dB",
+    ),
+    Claim(
+        id="error-growth",
+        statement="Compression errors accumulate over layers and training steps.",
+        paper_value="not published",
+        source="abstract",
+        experiment="accuracy",
+        method="last over first quarter of training: mean absolute change of training loss, taco to the same-seed baseline",
+        threshold=1.0,
+        unit="x",
+    ),
+    Claim(
+        id="high-tp",
+        statement="The gain is larger at high tensor-parallel degree (4 and more).",
+        paper_value="TP >= 4",
+        source="README",
+        experiment="scaling",
+        method="speed-up of taco at TP >= 4 over that at TP 2, on GPUs",
+        threshold=1.0,
+        unit="x",
+    ),
+    Claim(
+        id="three-d",
+        statement="TP, DP and PP compression work together in one 3D-parallel scheme.",
+        paper_value="not published",
+        source="abstract",
+        experiment="threed",
+        method="change of validation loss with all three compressed, to the uncompressed run",
+        threshold=0.25,
+        unit="%",
+    ),
+    Claim(
+        id="fused-operator",
+        statement="One fused operator: one launch to compress, one to decompress.",
+        paper_value="1 + 1 launches",
+        source="code",
+        experiment="",
+        method="kernel launches of one encode and one decode on a GPU",
+        threshold=1.0,
+        unit="launches",
+    ),
+    Claim(
+        id="rank-identity",
+        statement="All ranks end a compressed all-reduce with identical tensors.",
+        paper_value="implied",
+        source="code",
+        experiment="correctness",
+        method="bitwise comparison of the ranks' results, the authors' published semantics",
+        threshold=1.0,
+        unit="share of checks passed",
+    ),
+    Claim(
+        id="non-finite",
+        statement="NaN and Inf reach the receiver.",
+        paper_value="implied",
+        source="code",
+        experiment="correctness",
+        method="decoded NaN and Inf, the authors' published semantics",
+        threshold=1.0,
+        unit="share of checks passed",
+    ),
+    Claim(
+        id="tails",
+        statement="A tail shorter than the group is coded as exactly as a full group.",
+        paper_value="implied",
+        source="code",
+        experiment="correctness",
+        method="SQNR of tail groups, the authors' published semantics",
+        threshold=1.0,
+        unit="share of checks passed",
+    ),
+)

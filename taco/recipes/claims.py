@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One statement of the paper's public texts, and how it is judged here. `threshold` is the value (in `unit`) from which it holds."""
+    """One statement of the paper's public texts, and how it is judged here.
+
+    threshold: the value (in `unit`) from which it holds.
+    """
 
     id: str
     statement: str
@@ -106,7 +109,7 @@ CLAIMS: tuple[Claim, ...] = (
         paper_value="not published",
         source="abstract",
         experiment="accuracy",
-        method="last over first quarter of training: mean absolute change of training loss, taco to the same-seed baseline",
+        method="mean absolute change of training loss, taco to the same-seed baseline: last over first quarter",
         threshold=1.0,
         unit="x",
     ),

@@ -1,0 +1,218 @@
+"""The command line. A subcommand imports what it needs when it is chosen: `taco recipes` does not wait for torch."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from taco import __version__, recipes
+from taco.config import ConfigError, require, to_dict
+from taco.log import LogError
+from taco.train.runs import find_run, nearest, override
+
+# measurement log -> (module, function); each is called with (source, captures, out, provenance)
+MEASURES = {
+    "codec_fidelity": ("taco.bench.measure_fidelity", "measure_fidelity"),
+    "distribution": ("taco.bench.measure_distribution", "measure_distribution"),
+    "ablation": ("taco.bench.measure_ablation", "measure_ablation"),
+    "correctness": ("taco.bench.measure_correctness", "measure_correctness"),
+}
+BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+
+
+# --- train -----------------------------------------------------------------------------------------
+
+
+def _train_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="name of a run (see `taco recipes list`) or a JSON file of one")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="e.g. train.steps=50")
+    parser.add_argument("--source", default="fresh", help="results/SOURCE/RUN.jsonl is the log (default: fresh)")
+    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="folder of results/ and checkpoints/")
+    parser.add_argument("--capture", type=Path, metavar="FILE", help="also write the tensors sent in one step")
+    parser.add_argument("--capture-step", type=int, default=0, metavar="N", help="that step (default: the last)")
+    parser.add_argument("--force", action="store_true", help="start again, over this run's log and checkpoints")
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="",
+        help="default: cpu for the source mini, which means the same on every machine, else auto",
+    )
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads a rank (default: 1)")
+
+
+def _train(args: argparse.Namespace) -> int:
+    require(args.threads >= 1, f"--threads {args.threads}", "at least 1", "a rank computes on a thread")
+    require(args.capture_step >= 0, f"--capture-step {args.capture_step}", "a step", "0 stands for the last one")
+    run = override(find_run(args.run, recipes.RUNS), args.set)
+    trainer = importlib.import_module("taco.train.trainer")
+    files = importlib.import_module("taco.train.files")
+    options = files.Options(
+        source=args.source,
+        out=args.out,
+        force=args.force,
+        capture=args.capture,
+        capture_step=args.capture_step,
+    )
+    device = args.device or ("cpu" if args.source == "mini" else "auto")
+    trainer.train(run, options, os.environ, device=device, threads=args.threads)
+    return 0
+
+
+# --- recipes ---------------------------------------------------------------------------------------
+
+
+def _all_recipes() -> dict[str, dict]:
+    return {
+        "run": recipes.RUNS,
+        "experiment": recipes.EXPERIMENTS,
+        "model": recipes.MODELS,
+        "codec": recipes.PRESETS,
+    }
+
+
+def _recipes_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="list | show")
+    listing = actions.add_parser("list", help="every name, with its kind")
+    listing.add_argument("kind", nargs="?", default="", help=f"only one of {', '.join(_all_recipes())}")
+    actions.add_parser("show", help="one recipe as JSON").add_argument("name")
+
+
+def _recipes(args: argparse.Namespace) -> int:
+    kinds = _all_recipes()
+    if args.action == "show":
+        found = [items[args.name] for items in kinds.values() if args.name in items]
+        known = [name for items in kinds.values() for name in items]
+        require(bool(found), f"recipe {args.name!r}", f"a known name: {nearest(args.name, known)}", "it is looked up")
+        is_experiment = args.name in recipes.EXPERIMENTS
+        print(json.dumps(asdict(found[0]) if is_experiment else to_dict(found[0]), indent=2))
+        return 0
+    wanted = getattr(args, "kind", "")
+    require(not wanted or wanted in kinds, f"kind {wanted!r}", f"one of {', '.join(kinds)}", "recipes have these kinds")
+    for kind, items in kinds.items():
+        for name in items if wanted in ("", kind) else ():
+            print(f"{kind:<10}  {name}")
+    return 0
+
+
+# --- measure, kernels ------------------------------------------------------------------------------
+
+
+def _measure_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help=f"one of {', '.join(MEASURES)}")
+    parser.add_argument("--source", default="fresh", help="results/SOURCE/NAME.jsonl is the log (default: fresh)")
+    parser.add_argument("--captures", type=Path, nargs="*", default=[], metavar="FILE", help="from `train --capture`")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the log there instead")
+
+
+def _measure(args: argparse.Namespace) -> int:
+    require(args.name in MEASURES, f"measure {args.name!r}", f"one of {nearest(args.name, MEASURES)}", "these exist")
+    require(args.source not in ("", "logged"), f"--source {args.source!r}", "another", "logged results are copied in")
+    missing = [str(path) for path in args.captures if not path.is_file()]
+    require(not missing, f"no file {', '.join(missing)}", "captures that exist", "they are what is measured")
+    launch = importlib.import_module("taco.train.launch")
+    provenance = importlib.import_module("taco.train.provenance")
+    launch.use_threads(1)
+    module, function = MEASURES[args.name]
+    measure = getattr(importlib.import_module(module), function)
+    out = args.out or Path("results") / args.source / f"{args.name}.jsonl"
+    measure(args.source, args.captures, out, provenance.collect(launch.World(), 0))
+    return 0
+
+
+def _kernels_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("build",), help="compile kernels/ with nvcc")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the library (default: kernels/build/libtaco.so)")
+    parser.add_argument("--arch", nargs="+", metavar="SM", help="GPU architectures, e.g. 90a (default: all supported)")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="compilers at a time")
+
+
+def _kernels(args: argparse.Namespace) -> int:
+    kernels = importlib.import_module("taco.kernels")
+    output, architectures = args.out or kernels.LIBRARY, args.arch or kernels.ARCHITECTURES
+    print(kernels.build(output, architectures=architectures, jobs=args.jobs))
+    return 0
+
+
+# --- what others mount -----------------------------------------------------------------------------
+
+
+def _data_arguments(parser: argparse.ArgumentParser) -> None:
+    importlib.import_module("taco.train.data_cli").add_arguments(parser)
+
+
+def _data(args: argparse.Namespace) -> int:
+    return importlib.import_module("taco.train.data_cli").run(args) or 0
+
+
+def _rest_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help="see `taco COMMAND --help`")
+
+
+def _paper(module: str) -> Callable[[argparse.Namespace], int]:
+    return lambda args: importlib.import_module(f"taco.paper.{module}").main(args.rest) or 0
+
+
+# name -> (help, add arguments, run)
+COMMANDS: dict[str, tuple[str, Callable, Callable]] = {
+    "train": ("train a run; under torchrun for more than one rank", _train_arguments, _train),
+    "data": ("turn text, JSONL or parquet into tokens", _data_arguments, _data),
+    "measure": ("measure codecs on synthetic and captured tensors", _measure_arguments, _measure),
+    "recipes": ("list and show runs, experiments, models and codecs", _recipes_arguments, _recipes),
+    "kernels": ("build the CUDA kernels", _kernels_arguments, _kernels),
+    "tables": ("results -> CSV", _rest_arguments, _paper("tables")),
+    "figures": ("CSV -> figures", _rest_arguments, _paper("figures")),
+    "claims": ("results -> verdicts", _rest_arguments, _paper("claims")),
+}
+
+
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the command in `argv`: only that command's module is imported."""
+    parser = argparse.ArgumentParser(prog="taco", description="Compressed communication for parallel training.")
+    parser.add_argument("--version", action="version", version=f"taco {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    chosen = next((a for a in argv if not a.startswith("-")), "")
+    for name, (text, add_arguments, _) in COMMANDS.items():
+        passes_on = add_arguments is _rest_arguments
+        command = commands.add_parser(name, help=text, description=text, add_help=not passes_on)
+        if name == chosen:
+            add_arguments(command)
+    if chosen and chosen not in COMMANDS:
+        near = difflib.get_close_matches(chosen, COMMANDS, n=1)
+        parser.error(f"got command {chosen!r}; need one of {', '.join(near or COMMANDS)}")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 2 for bad input, which is one line and never a traceback."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = _parser(argv).parse_args(argv)
+    try:
+        return COMMANDS[args.command][2](args)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        status = _status(error)
+        if status is None:
+            raise
+        # bad input is bad for every rank of a machine: one of them says so
+        if status != BAD_INPUT or os.environ.get("LOCAL_RANK", "0") == "0":
+            print(f"taco: {error}", file=sys.stderr)
+        return status
+
+
+def _status(error: Exception) -> int | None:
+    """Exit status of an error whose text is meant for people; None for one that needs its traceback."""
+    if isinstance(error, (ConfigError, LogError)):
+        return BAD_INPUT
+    # named and not imported: their modules import torch
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if names & {"DataError", "CheckpointError", "BuildError"}:
+        return BAD_INPUT
+    return FAILED if "RankLostError" in names else None

@@ -1,0 +1,140 @@
+"""A configuration that exists is valid; everything else says what was got, what is needed, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from taco.config import (
+    AsymmetricCodec,
+    CastCodec,
+    ConfigError,
+    Data,
+    GroupCodec,
+    Model,
+    Parallel,
+    Policy,
+    Run,
+    TahQuantCodec,
+    TensorCodec,
+    Train,
+    codec_from_dict,
+    run_from_dict,
+    to_dict,
+)
+from taco.recipes import EXPERIMENTS, PRESETS, RUNS, preset
+
+TINY = Model(name="tiny", arch="gpt", layers=2, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=64, max_seq=32)
+
+
+def _run(**changes) -> Run:
+    data = Data(corpus="data/tiny", seq=16)
+    return Run(**{"name": "r", "model": TINY, "data": data} | changes)
+
+
+def test_every_recipe_survives_json():
+    for run in RUNS.values():
+        assert run_from_dict(json.loads(json.dumps(to_dict(run)))) == run
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_survives_json(name):
+    assert codec_from_dict(json.loads(json.dumps(to_dict(preset(name))))) == preset(name)
+    assert preset(name).name == name
+
+
+def test_every_experiment_names_known_runs():
+    for experiment in EXPERIMENTS.values():
+        assert {*experiment.mini, *experiment.full} <= set(RUNS)
+
+
+def test_configurations_cannot_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        _run().name = "other"
+
+
+BAD = {
+    "payload": lambda: GroupCodec(name="x", payload="int7"),
+    "rotation": lambda: GroupCodec(name="x", rotation="random"),
+    "group=96": lambda: GroupCodec(name="x", group=96),
+    "group=8": lambda: GroupCodec(name="x", group=8),
+    "rotation_size=256": lambda: GroupCodec(name="x", group=128, rotation_size=256),
+    "intra_payload": lambda: GroupCodec(name="x", intra_payload="int5"),
+    "bits=3": lambda: AsymmetricCodec(name="x", bits=3),
+    "tile=16": lambda: TahQuantCodec(name="x", tile=16),
+    "low_fraction": lambda: TahQuantCodec(name="x", low_fraction=1.5),
+    "payload='int8'": lambda: CastCodec(name="x", payload="int8"),
+    "payload='int4'": lambda: TensorCodec(name="x", payload="int4"),
+    "tp_forward='int8'": lambda: Policy(tp_forward="int8"),
+    "without difference": lambda: Policy(tp_forward=preset("sdp4bit-weight")),
+    "min_bytes=-1": lambda: Policy(min_bytes=-1),
+    "all_reduce='ring'": lambda: Policy(all_reduce="ring"),
+    "tp=0": lambda: Parallel(tp=0),
+    "tp=True": lambda: Parallel(tp=True),
+    "virtual_tp=2 with tp=2": lambda: Parallel(tp=2, virtual_tp=2),
+    "microbatches >= 4": lambda: Parallel(pp=4, microbatches=2),
+    "schedule": lambda: Parallel(schedule="gpipe"),
+    "heads to divide hidden": lambda: dataclasses.replace(TINY, heads=5, kv_heads=5),
+    "kv_heads to divide heads": lambda: dataclasses.replace(TINY, arch="qwen", kv_heads=3),
+    "grouped-query": lambda: dataclasses.replace(TINY, kv_heads=2),
+    "arch='bert'": lambda: dataclasses.replace(TINY, arch="bert"),
+    "seq=1": lambda: Data(seq=1),
+    "steps=0": lambda: Train(steps=0),
+    "lr=0": lambda: Train(lr=0.0),
+    "dtype='float16'": lambda: Train(dtype="float16"),
+    "hidden=32 with tensor parallel size 3": lambda: _run(parallel=Parallel(tp=3)),
+    "heads=4 with tensor parallel size 8": lambda: _run(parallel=Parallel(virtual_tp=8)),
+    "at least 4 layers": lambda: _run(parallel=Parallel(pp=4, microbatches=4)),
+    "at least 8 layers": lambda: _run(parallel=Parallel(pp=4, microbatches=4, schedule="interleaved")),
+    "seq <= 32": lambda: _run(data=Data(seq=64)),
+    "equal slice of the sequence": lambda: _run(data=Data(seq=15), parallel=Parallel(tp=2, sequence_parallel=True)),
+    "batch to be a multiple of 3": lambda: _run(parallel=Parallel(dp=3)),
+    "equal microbatches": lambda: _run(train=Train(batch=8, micro_batch=3)),
+    "in microbatches=3": lambda: _run(parallel=Parallel(pp=2, microbatches=3)),
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_configuration_says_got_need_why(text):
+    with pytest.raises(ConfigError) as error:
+        BAD[text]()
+    message = str(error.value)
+    assert text in message
+    assert message.startswith("got ")
+    assert "; need " in message
+    assert "; because " in message
+
+
+FIELDS = {
+    "unknown field grup in GroupCodec": ("policy", "tp_forward", {"type": "GroupCodec", "name": "x", "grup": 64}),
+    "codec type=None": ("policy", "tp_forward", {"name": "x"}),
+    "unknown field tp_foward in policy": ("policy", "tp_foward", {"type": "NoCodec"}),
+    "unknown field stepz in train": ("train", "stepz", 3),
+    "train.steps='3'": ("train", "steps", "3"),
+    "train.lr='fast'": ("train", "lr", "fast"),
+    "parallel.sequence_parallel='false'": ("parallel", "sequence_parallel", "false"),
+    "parallel.tp=2.0": ("parallel", "tp", 2.0),
+}
+
+
+@pytest.mark.parametrize("text", FIELDS)
+def test_misspelt_or_mistyped_field_of_a_file_is_refused(text):
+    part, field, value = FIELDS[text]
+    data = to_dict(_run())
+    data[part][field] = value
+    with pytest.raises(ConfigError, match="need") as error:
+        run_from_dict(data)
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize("data", [[], {"name": "r"}, {"name": "r", "model": {"name": "m"}}, {"name": "r", "model": 3}])
+def test_incomplete_run_is_refused(data):
+    with pytest.raises(ConfigError, match="need"):
+        run_from_dict(data)
+
+
+def test_unknown_preset_lists_the_known_ones():
+    with pytest.raises(ConfigError, match="sdp4bit-gradient"):
+        preset("tacco")

@@ -126,7 +126,9 @@ def alphas(x: Tensor, numel: int, payload: str) -> Tensor:
     count = torch.full((n,), float(group), device=x.device)
     count[-1] = numel - (n - 1) * group
     mean = squares[0] / count
-    return over(TARGET[payload], torch.sqrt(mean + LAMBDA)).clamp(ALPHA_LOW, ALPHA_HIGH)
+    # through double: torch's fp32 square root is not correctly rounded on every CPU, and this one is
+    root = torch.sqrt((mean + LAMBDA).double()).float()
+    return over(TARGET[payload], root).clamp(ALPHA_LOW, ALPHA_HIGH)
 
 
 def round_up(s: Tensor, scale: str) -> Tensor:
@@ -142,7 +144,8 @@ def store_scale(s: Tensor, scale: str) -> Tensor:
     if scale == "fp32":
         return s.view(torch.uint8)
     if scale == "bf16":
-        return s.to(torch.bfloat16).view(torch.uint8)
+        # the high half as it is: a cast gives NaN other bits on other devices
+        return (s.view(torch.int32) >> 16).to(torch.int16).view(torch.uint8)
     exponent = (s.view(torch.int32) >> 23) & 0xFF
     return exponent.to(torch.uint8)
 

@@ -61,7 +61,7 @@ def test_truncated_log_is_refused(tmp_path, cut):
     path = tmp_path / "run.jsonl"
     _write(path, [1, 2]).close()
     path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(LogError, match="truncated|not JSON"):
+    with pytest.raises(LogError, match=r"truncated|not JSON"):
         read(path)
 
 

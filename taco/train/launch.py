@@ -8,10 +8,11 @@ bit-equal only between runs with the same number of threads.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,12 +32,32 @@ class World:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     store: dist.Store | None = None
 
     @property
     def backend(self) -> str:
         return "nccl" if self.device.type == "cuda" else "gloo"
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self.size > 1:
+            dist.barrier()
+
+    def agree(self, decide: Callable[[], Any]) -> Any:
+        """What `decide` returns on rank 0, on every rank; what it raises, too: no rank goes on alone."""
+        if self.size == 1:
+            return decide()
+        answer: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                answer[0] = decide()
+            except (ValueError, OSError) as error:
+                answer[1] = error
+        dist.broadcast_object_list(answer, src=0)
+        if answer[1] is not None:
+            raise answer[1]
+        return answer[0]
 
 
 def command(run_name: str, size: int) -> str:
@@ -101,12 +122,17 @@ def state_bytes(run: Run) -> int:
 
 
 def pick_device(wanted: str, local_rank: int) -> torch.device:
-    """'cpu', 'cuda' or 'auto' (CUDA where there is one) as this rank's device. Raises `ConfigError` for CUDA without one."""
+    """'cpu', 'cuda' or 'auto' (CUDA where there is one) as this rank's device. Raises `ConfigError`."""
     has_cuda = torch.cuda.is_available()
     require(
         wanted != "cuda" or has_cuda, "--device cuda", "a CUDA GPU and a CUDA build of torch", "this machine shows none"
     )
     return torch.device("cuda", local_rank) if has_cuda and wanted != "cpu" else torch.device("cpu")
+
+
+def use_threads(count: int) -> None:
+    """Compute on the CPU with `count` threads; see the module's text for why the number matters."""
+    torch.set_num_threads(count)
 
 
 @contextmanager
@@ -129,7 +155,7 @@ def world(run: Run, env: Mapping[str, str], *, device: str = "auto", threads: in
     if here.device.type == "cuda":
         torch.cuda.set_device(here.device)
     else:
-        torch.set_num_threads(threads)
+        use_threads(threads)
     if here.size == 1:
         yield here
         return
@@ -137,6 +163,6 @@ def world(run: Run, env: Mapping[str, str], *, device: str = "auto", threads: in
     store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
     dist.init_process_group(here.backend, store=store, rank=rank, world_size=size, timeout=timeout)
     try:
-        yield World(**{**vars(here), "store": dist.PrefixStore("taco", store)})
+        yield replace(here, store=dist.PrefixStore("taco", store))
     finally:
         dist.destroy_process_group()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 
-from taco.config import Run
 from taco.train.launch import World
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -40,8 +39,8 @@ def _transport(here: World) -> str:
     return "nccl " + ".".join(map(str, torch.cuda.nccl.version()))
 
 
-def collect(run: Run, here: World) -> dict:
-    """Provenance of a run on these ranks: JSON data.
+def collect(here: World, seed: int) -> dict:
+    """Provenance of what these ranks measure with this seed: JSON data.
 
     commit is empty outside a repository; dirty says that tracked files differ from it; date is UTC.
     """
@@ -51,7 +50,7 @@ def collect(run: Run, here: World) -> dict:
     return {
         "commit": _git("rev-parse", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": f"{here.local_size} x {gpu}" if gpu else f"{cpu_name()}, {cores} cores",
         "device": here.device.type,
         "transport": _transport(here),
@@ -59,7 +58,7 @@ def collect(run: Run, here: World) -> dict:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "seed": run.train.seed,
+        "seed": seed,
         "host_cores": cores,
         "host_memory_gib": round(memory / 2**30, 1),
     }

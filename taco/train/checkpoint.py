@@ -1,0 +1,161 @@
+"""Checkpoints: torch.distributed.checkpoint files that appear whole or not at all.
+
+    <root>/step-000100/run.json      {"version", "step", "config", "files": {name: bytes}}
+    <root>/step-000100/*.distcp, .metadata
+
+A checkpoint is written to `step-000100.tmp` and renamed by rank 0 when every rank has finished, so a folder
+without `.tmp` is complete; `files` finds one that was cut afterwards (a full disk, a broken copy).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+from taco.config import Run, to_dict
+from taco.train.launch import World
+
+VERSION = 1
+KEEP = 2
+_NAME = re.compile(r"step-(\d{6,})")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used. The text says: got, need, why."""
+
+
+def _folder(root: Path, step: int) -> Path:
+    return root / f"step-{step:06d}"
+
+
+def steps(root: Path) -> list[int]:
+    """Steps of the complete checkpoints under `root`, ascending."""
+    found = [_NAME.fullmatch(p.name) for p in root.iterdir()] if root.is_dir() else []
+    return sorted(int(m.group(1)) for m in found if m)
+
+
+def newest(root: Path, run: Run) -> int | None:
+    """The step of the newest checkpoint under `root`, None if there is none.
+
+    Raises `CheckpointError` if it is truncated or another run's: to train on from it, or over it, would lose one.
+    """
+    found = steps(root)
+    if not found:
+        return None
+    folder = _folder(root, found[-1])
+    try:
+        about = json.loads((folder / "run.json").read_text())
+        version, config, files = about["version"], about["config"], about["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"got {folder} without a readable run.json ({error}); need a complete checkpoint; "
+            "because training cannot continue from a part (delete that folder to use the one before it)"
+        ) from error
+    if version != VERSION:
+        raise CheckpointError(f"got {folder} of version {version}; need version {VERSION}; because the layout differs")
+    if config != json.loads(json.dumps(to_dict(run))):
+        raise CheckpointError(
+            f"got {folder} of another run ({_differences(config, to_dict(run))}); "
+            "need a checkpoint of this configuration; "
+            "because resuming would continue with another model (--force starts the run again, --out puts it elsewhere)"
+        )
+    sizes = {name: (folder / name).stat().st_size if (folder / name).exists() else None for name in files}
+    bad = [f"{name}: {sizes[name]} of {size} bytes" for name, size in files.items() if sizes[name] != size]
+    if bad:
+        raise CheckpointError(
+            f"got {folder} truncated ({'; '.join(bad)}); need every file whole; "
+            "because training cannot continue from a part (delete that folder to use the one before it)"
+        )
+    return found[-1]
+
+
+def _differences(old: Any, new: Any, where: str = "") -> str:
+    """The first few fields in which two configurations differ, for an error message."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return f"{where}: {old!r} there, {new!r} here" if old != new else ""
+    keys = dict.fromkeys([*old, *new])
+    found = [_differences(old.get(k), new.get(k), f"{where}.{k}" if where else k) for k in keys]
+    return "; ".join([text for text in found if text][:3])
+
+
+def optimizer_state(
+    named: Iterable[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer
+) -> dict[str, torch.Tensor]:
+    """AdamW's moments as `optimizer.<name>.<key>`: the live tensors (DTensors stay DTensors), so loading fills them.
+
+    named: (full-model name, parameter) of this rank. An optimizer that has not stepped gets the zero moments it starts
+    from, so that loading has a target.
+    """
+    state: dict[str, torch.Tensor] = {}
+    for name, parameter in named:
+        moments = optimizer.state[parameter]
+        if not moments:
+            step_device = parameter.device if optimizer.defaults.get("fused") else "cpu"
+            moments["step"] = torch.zeros((), dtype=torch.float32, device=step_device)
+            moments["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            moments["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        state |= {f"optimizer.{name}.{key}": value for key, value in moments.items()}
+    return state
+
+
+def rng_state(here: World) -> dict[str, torch.Tensor]:
+    """The random generators' states of this rank, under its own keys."""
+    state = {f"rank{here.rank}.rng.cpu": torch.get_rng_state()}
+    if here.device.type == "cuda":
+        state[f"rank{here.rank}.rng.cuda"] = torch.cuda.get_rng_state(here.device)
+    return state
+
+
+def set_rng_state(here: World, state: dict[str, torch.Tensor]) -> None:
+    """Restore what `rng_state` gave."""
+    torch.set_rng_state(state[f"rank{here.rank}.rng.cpu"])
+    if here.device.type == "cuda":
+        torch.cuda.set_rng_state(state[f"rank{here.rank}.rng.cuda"], here.device)
+
+
+def save(root: Path, step: int, state: dict[str, Any], run: Run, here: World) -> Path:
+    """Write `state` (every rank its part) as the checkpoint of `step`; keep the newest `KEEP`. Returns its folder."""
+    folder = _folder(root, step)
+    tmp = folder.with_name(folder.name + ".tmp")
+    if here.rank == 0:
+        shutil.rmtree(tmp, ignore_errors=True)
+        tmp.mkdir(parents=True)
+    here.barrier()
+    dcp.save(state, checkpoint_id=tmp, no_dist=here.size == 1)
+    here.barrier()
+    if here.rank == 0:
+        files = {p.name: p.stat().st_size for p in sorted(tmp.iterdir())}
+        about = {"version": VERSION, "step": step, "config": to_dict(run), "files": files}
+        with (tmp / "run.json").open("w") as f:
+            json.dump(about, f, indent=1)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(tmp, folder)
+        for old in steps(root)[:-KEEP]:
+            shutil.rmtree(_folder(root, old))
+    here.barrier()
+    return folder
+
+
+def load_(root: Path, step: int, state: dict[str, Any], here: World) -> None:
+    """Fill `state` in place from the checkpoint of `step`. Raises `CheckpointError` if it does not hold all of it."""
+    folder = _folder(root, step)
+    try:
+        dcp.load(state, checkpoint_id=folder, no_dist=here.size == 1)
+    except (dcp.api.CheckpointException, RuntimeError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"got {folder} that does not load; need a checkpoint of this run; because {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

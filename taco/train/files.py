@@ -1,0 +1,79 @@
+"""What a run leaves on disk, and where it goes on: nothing that belongs to another run is touched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from taco.config import Run, require, to_dict
+from taco.log import LogError, part_path, read
+from taco.train import checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a run is done, as opposed to what it computes. capture_step 0 is the last step."""
+
+    source: str = "fresh"
+    out: Path = Path()
+    force: bool = False
+    capture: Path | None = None
+    capture_step: int = 0
+
+
+class Files:
+    """Where a run keeps what it writes, under `options.out`."""
+
+    def __init__(self, run: Run, options: Options) -> None:
+        require(
+            options.source not in ("", "logged") and "/" not in options.source,
+            f"--source {options.source!r}",
+            "a folder name other than logged",
+            "logged results are copied in by the person who measured them, never written by a run",
+        )
+        self.log = options.out / "results" / options.source / f"{run.name}.jsonl"
+        self.checkpoints = options.out / "checkpoints" / options.source / run.name
+
+    def clear(self) -> None:
+        """Remove all of it."""
+        self.log.unlink(missing_ok=True)
+        part_path(self.log).unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+
+def _is_finished(run: Run, files: Files, options: Options) -> bool:
+    """Whether the log of this run is there. Raises `LogError` if another run's is, or one that cannot be read."""
+    if not files.log.exists():
+        return False
+    if read(files.log).header["config"] != json.loads(json.dumps(to_dict(run))):
+        raise LogError(
+            f"got {files.log} of another configuration; need this run's or none; "
+            "because a result is not overwritten (--force does, --out puts the new one elsewhere)"
+        )
+    require(
+        options.capture is None or options.capture.exists(),
+        f"--capture {options.capture} for a finished run",
+        "--force",
+        "tensors are captured while the run trains",
+    )
+    return True
+
+
+def start_step(run: Run, files: Files, options: Options) -> int | None:
+    """The step after which to go on: 0 for a new run, the newest checkpoint's, None for a finished run.
+
+    Raises `LogError`, `CheckpointError` or `ConfigError` for files that do not belong to this run; changes none.
+    """
+    at = options.capture_step or run.train.steps
+    require(at <= run.train.steps, f"--capture-step {at}", f"at most {run.train.steps}", "the run ends there")
+    if options.force:
+        files.clear()
+        return 0
+    if _is_finished(run, files, options):
+        return None
+    step = checkpoint.newest(files.checkpoints, run) or 0
+    missed = options.capture is not None and not options.capture.exists() and at <= step
+    require(not missed, f"--capture-step {at} after a resume at step {step}", "--force", "that step is already done")
+    return step

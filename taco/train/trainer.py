@@ -1,0 +1,241 @@
+"""One run from its configuration to its log.
+
+    step s = 1..steps:   batch(s) -> par.step -> par.clip_ -> AdamW -> record
+    after it, if due:    validation loss, checkpoint
+
+The batch is a pure function of the step, and a checkpoint holds everything else that the next step reads,
+so a resumed run goes through the same numbers, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import statistics
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from taco.comm import Meter
+from taco.comm.numerics import mix_seed
+from taco.config import ROLES, Run, to_dict
+from taco.log import LogWriter
+from taco.models import build
+from taco.models.flops import flops_per_token, parameters
+from taco.parallel import build_mesh, setup
+from taco.train import checkpoint
+from taco.train.data import TokenDataset
+from taco.train.files import Files, Options, start_step
+from taco.train.launch import World, world
+from taco.train.lost import naming_lost_ranks
+from taco.train.measure import StepMeter
+from taco.train.monitor import Capture, Sqnr, Watch
+from taco.train.optimizer import adamw, learning_rate, set_learning_rate_
+from taco.train.progress import Progress
+from taco.train.provenance import collect
+
+# "exact" are the small sums that no codec touches (norms, logit maxima)
+LOGGED_ROLES = (*ROLES, "exact")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# the first steps allocate, start threads and fill caches: they are logged, but not part of a run's speed
+WARM_UP_STEPS = 2
+
+
+class Trainer:
+    """One rank of a run. All ranks construct and call the same things in the same order.
+
+    start: the step after which to go on. `doing` says what the rank is at, for an error's text.
+    """
+
+    def __init__(self, run: Run, here: World, options: Options, start: int) -> None:
+        self.run, self.here, self.options, self.start = run, here, options, start
+        self.files, self.doing = Files(run, options), "setting up"
+        p, t, seq = run.parallel, run.train, run.data.seq
+        torch.manual_seed(t.seed)
+        tokens = partial(TokenDataset, run.data.corpus, seq=seq, batch=t.batch, seed=t.seed, vocab=run.model.vocab)
+        self.train_data, self.held_out = tokens("train"), tokens("val")
+        local = t.batch // p.dp
+        self.microbatches = p.microbatches if p.pp > 1 else local // (t.micro_batch or local)
+        self.watch, self.meter = Watch(), Meter()
+        self.par = setup(
+            run.model,
+            partial(build, run.model, t.seed),
+            p,
+            run.policy,
+            mesh=build_mesh(p, here.device.type),
+            meter=self.meter,
+            observer=self.watch,
+            dtype=DTYPES[t.dtype],
+            device=here.device,
+            seed=t.seed,
+            batch=(local // self.microbatches, seq),
+        )
+        self.optimizer = adamw(self.par.named_parameters(), t)
+        self.steps = StepMeter(here, self.meter, LOGGED_ROLES)
+        self.log: LogWriter | None = None
+        self.timings: list[tuple[float, float]] = []
+        self.val_loss = math.nan
+        self.progress = Progress(run.name, t.steps, start, quiet=here.rank > 0)
+
+    # --- state ---------------------------------------------------------------------------------------
+
+    def _state(self) -> dict[str, Any]:
+        named = self.par.named_parameters()
+        return {
+            **{f"model.{name}": value for name, value in self.par.state_dict().items()},
+            **checkpoint.optimizer_state(named, self.optimizer),
+            **checkpoint.rng_state(self.here),
+        }
+
+    def _restore(self) -> None:
+        state = self._state()
+        checkpoint.load_(self.files.checkpoints, self.start, state, self.here)
+        model = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
+        self.par.load_state_dict(model)
+        checkpoint.set_rng_state(self.here, state)
+
+    def _open_log(self) -> None:
+        header = {
+            "name": self.run.name,
+            "config": to_dict(self.run),
+            "provenance": collect(self.here, self.run.train.seed),
+            "parameters": parameters(self.run.model),
+            "flops_per_token": flops_per_token(self.run.model, self.run.data.seq),
+        }
+        self.log = LogWriter(self.files.log, header, resume_step=self.start or None)
+        for record in self.log.kept:
+            if record["kind"] == "step":
+                self.timings.append((record["step_ms"], record["phases_ms"]["comm"]))
+            if record["kind"] == "eval":
+                self.val_loss = float(record["val_loss"])
+
+    def _write(self, kind: str, **record: Any) -> None:
+        if self.log is not None:
+            self.log.write(kind, **record)
+
+    # --- one step ------------------------------------------------------------------------------------
+
+    def _step(self, step: int) -> None:
+        t, p = self.run.train, self.run.parallel
+        for communicator in self.par.communicators.values():
+            # stochastic codecs draw from (seed, call): counted from each step, so that a resume draws the same
+            communicator.seed, communicator.calls = mix_seed(t.seed, step), 0
+        rate = learning_rate(step, t)
+        set_learning_rate_(self.optimizer, rate)
+        self.steps.begin()
+        with self.steps.timed("data"):
+            batch = self.train_data.batch(step - 1, self.par.dp_rank, p.dp)
+            tokens, targets = (x.to(self.here.device, non_blocking=True) for x in batch)
+        with self.steps.timed("forward_backward"):
+            self.par.zero_grad()
+            loss = self.par.step(tokens, targets, self.microbatches)
+        with self.steps.timed("optimizer"):
+            norm = self.par.clip_(t.clip)
+            self.optimizer.step()
+        measured = self.steps.end()
+        self.timings.append((measured["step_ms"], measured["phases_ms"]["comm"]))
+        tokens_per_s = t.batch * self.run.data.seq / (measured["step_ms"] / 1e3)
+        self._write(
+            "step", step=step, loss=loss, lr=rate, grad_norm=norm, tokens_per_s=round(tokens_per_s, 1), **measured
+        )
+        self.progress.step(step, loss, tokens_per_s)
+
+    def _watched_step(self, step: int) -> None:
+        """A step, with the observers that are due on it."""
+        t, p = self.run.train, self.run.parallel
+        last = self.options.capture_step or t.steps
+        sqnr = Sqnr(self.run.policy) if t.monitor_every and step % t.monitor_every == 0 else None
+        capture = Capture(p.virtual_tp) if self.options.capture and step == last and self.here.rank == 0 else None
+        self.watch.watchers = [w for w in (sqnr, capture) if w]
+        self._step(step)
+        self.watch.watchers = []
+        if sqnr:
+            for record in self._gathered(sqnr.records):
+                self._write("sqnr", step=step, **record)
+        if capture:
+            capture.save(self.options.capture, run=self.run.name, step=step)
+
+    def _gathered(self, records: list[dict]) -> list[dict]:
+        """Records of the first rank of every pipeline stage, on rank 0; other ranks get an empty list."""
+        p = self.run.parallel
+        if self.here.size == 1:
+            return records
+        everyone: list[Any] | None = [None] * self.here.size if self.here.rank == 0 else None
+        dist.gather_object(records, everyone, dst=0)
+        return [record for of_rank in (everyone or [])[:: p.dp * p.tp] for record in of_rank]
+
+    def _evaluate(self, step: int) -> None:
+        t, p = self.run.train, self.run.parallel
+        losses = []
+        # a small held-out split is seen once, not padded with repetitions; the record's tokens say how much it was
+        batches = min(t.eval_batches, max(1, len(self.held_out) // t.batch))
+        for i in range(batches):
+            batch = self.held_out.batch(i, self.par.dp_rank, p.dp)
+            tokens, targets = (x.to(self.here.device) for x in batch)
+            losses.append(self.par.eval_loss(tokens, targets, self.microbatches))
+        self.val_loss = statistics.fmean(losses)
+        self._write("eval", step=step, val_loss=self.val_loss, tokens=batches * t.batch * self.run.data.seq)
+
+    # --- all steps -----------------------------------------------------------------------------------
+
+    def fit(self) -> None:
+        """Train from `start` to the last step and close the log."""
+        t, began = self.run.train, time.perf_counter()
+        self.here.agree(self._open_log)
+        if self.start:
+            self._restore()
+            self._write("resume", step=self.start, date=collect(self.here, self.run.train.seed)["date"])
+            self.progress.say(f"goes on after step {self.start}")
+        for step in range(self.start + 1, t.steps + 1):
+            self.doing = f"step {step}"
+            self._watched_step(step)
+            if step == t.steps or (t.eval_every and step % t.eval_every == 0):
+                self.doing = f"evaluation after step {step}"
+                self._evaluate(step)
+            if t.checkpoint_every and (step == t.steps or step % t.checkpoint_every == 0):
+                self.doing = f"checkpoint after step {step}"
+                checkpoint.save(self.files.checkpoints, step, self._state(), self.run, self.here)
+        self._finish(time.perf_counter() - began)
+
+    def _finish(self, wall_s: float) -> None:
+        peak = [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]
+        if self.here.size > 1:
+            peaks: list[Any] = [None] * self.here.size
+            dist.all_gather_object(peaks, peak[0])
+            peak = peaks
+        timed = self.timings[WARM_UP_STEPS:] or self.timings
+        tokens = self.run.train.batch * self.run.data.seq
+        if self.log is not None:
+            self.log.close(
+                steps=self.run.train.steps,
+                val_loss=self.val_loss,
+                tokens_per_s=round(tokens / (statistics.median(ms for ms, _ in timed) / 1e3), 1),
+                wall_s=round(wall_s, 3),
+                peak_rss_mb=round(max(peak), 1),
+                comm_fraction=round(sum(comm for _, comm in timed) / sum(ms for ms, _ in timed), 4),
+                paths={role: dict(c.paths) for role, c in self.par.communicators.items()},
+            )
+            self.progress.say(f"done, validation loss {self.val_loss:.4f}, {self.files.log}")
+        self.progress.close()
+
+
+def train(run: Run, options: Options, env: Mapping[str, str], *, device: str = "auto", threads: int = 1) -> None:
+    """Train `run` on the ranks that `env` describes, from its newest checkpoint, unless it is finished.
+
+    Raises `ConfigError`, `LogError`, `CheckpointError` or the data's errors on every rank, and `RankLostError` when a
+    peer dies or hangs for `run.train.timeout_s`.
+    """
+    files = Files(run, options)
+    with world(run, env, device=device, threads=threads) as here:
+        trainer: Trainer | None = None
+        with naming_lost_ranks(here, lambda: trainer.doing if trainer else "setting up"):
+            start = here.agree(lambda: start_step(run, files, options))
+            if start is None:
+                Progress(run.name, 0, 0, quiet=here.rank > 0).say(f"is finished: {files.log} (--force runs it again)")
+                return
+            trainer = Trainer(run, here, options, start)
+            trainer.fit()

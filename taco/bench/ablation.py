@@ -1,0 +1,89 @@
+"""What each part of the codec buys: one field at a time changed around `taco` and around `int8`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from taco.bench import captures as capture_files
+from taco.bench import synthetic
+from taco.codec import coder
+from taco.codec.quality import sqnr_db
+from taco.config import GroupCodec
+from taco.log import LogWriter
+from taco.recipes import PRESETS
+
+BASES = ("taco", "int8")
+SETS = ("gauss", "outliers-100x")
+AXES: dict[str, tuple] = {
+    "rotation": ("none", "hadamard", "signed"),
+    "adaptive_scale": (False, True),
+    "group": (32, 64, 128, 256, 512),
+    "payload": ("e4m3", "e5m2", "int8", "int6", "int4"),
+    "scale": ("fp32", "bf16", "e8m0"),
+    "rounding": ("nearest", "stochastic"),
+}
+
+
+def arms() -> Iterator[tuple[str, str, object, GroupCodec]]:
+    """(base, axis, value, codec); a base's own value of every axis is among them."""
+    for base in BASES:
+        for axis, values in AXES.items():
+            for value in values:
+                yield base, axis, value, replace(PRESETS[base], name=f"{base}/{axis}={value}", **{axis: value})
+
+
+def measure_ablation(
+    source: str,
+    captures: Sequence[Path],
+    out: Path,
+    provenance: dict,
+    *,
+    rows: int = 64,
+    channels: int = 4096,
+    ranks: int = 4,
+    limit: int = 1 << 15,
+) -> None:
+    """Write a row for every arm on two synthetic sets and on every captured run and role.
+
+    sqnr_db: mean over tensors of one encode and decode. two_shot_sqnr_db: mean over collectives of a two-shot
+    all-reduce (encode each rank's part, sum and encode again, decode) against the exact sum; null where one rank was
+    captured.
+    rows, channels, ranks: size and number of parts of the synthetic sets. limit: elements used of a captured tensor.
+    """
+    config = {"source": source, "rows": rows, "channels": channels, "ranks": ranks, "limit": limit}
+    log = LogWriter(out, {"name": "ablation", "config": config, "provenance": provenance})
+    places = {
+        (name, ""): [[synthetic.dataset(name, rows, channels, part=r).tensor for r in range(ranks)]] for name in SETS
+    }
+    places |= capture_files.by_collective(capture_files.read(captures, limit))
+    for base, axis, value, codec in arms():
+        for (dataset, role), collectives in places.items():
+            log.write(
+                "row", base=base, axis=axis, value=value, dataset=dataset, role=role, **_measure(codec, collectives)
+            )
+    log.close()
+
+
+def _measure(codec: GroupCodec, collectives: list[list[Tensor]]) -> dict:
+    chosen = coder(codec)
+    tensors = [t for parts in collectives for t in parts]
+    shared = [parts for parts in collectives if len(parts) > 1]
+    return {
+        "bytes_per_element": sum(chosen.nbytes(t.numel(), t.dtype) for t in tensors) / sum(t.numel() for t in tensors),
+        "sqnr_db": capture_files.mean(sqnr_db(t, chosen.roundtrip(t)) for t in tensors),
+        "two_shot_sqnr_db": capture_files.mean(two_shot_sqnr_db(codec, parts) for parts in shared) if shared else None,
+    }
+
+
+def two_shot_sqnr_db(codec: GroupCodec, parts: list[Tensor]) -> float:
+    """SQNR in dB of the two-shot all-reduced sum of the ranks' parts (equal shapes) against their fp64 sum."""
+    chosen, numel = coder(codec), parts[0].numel()
+    packets = torch.stack([chosen.encode(p.float(), seed=rank) for rank, p in enumerate(parts)])
+    summed = chosen.decode_sum_encode(packets, numel, torch.float32, seed=len(parts))
+    exact = torch.stack([p.double().reshape(-1) for p in parts]).sum(0)
+    return sqnr_db(exact, chosen.decode(summed, numel, torch.float32))

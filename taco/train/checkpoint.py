@@ -13,7 +13,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +132,8 @@ def save(root: Path, step: int, state: dict[str, Any], run: Run, here: World) ->
         shutil.rmtree(tmp, ignore_errors=True)
         tmp.mkdir(parents=True)
     here.barrier()
-    dcp.save(state, checkpoint_id=tmp, no_dist=here.size == 1)
+    with _quiet():
+        dcp.save(state, checkpoint_id=tmp, no_dist=here.size == 1)
     here.barrier()
     if here.rank == 0:
         files = {p.name: p.stat().st_size for p in sorted(tmp.iterdir())}
@@ -150,11 +153,20 @@ def load_(root: Path, step: int, state: dict[str, Any], here: World) -> None:
     """Fill `state` in place from the checkpoint of `step`. Raises `CheckpointError` if it does not hold all of it."""
     folder = _folder(root, step)
     try:
-        dcp.load(state, checkpoint_id=folder, no_dist=here.size == 1)
+        with _quiet():
+            dcp.load(state, checkpoint_id=folder, no_dist=here.size == 1)
     except (dcp.api.CheckpointException, RuntimeError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"got {folder} that does not load; need a checkpoint of this run; because {_first_line(error)}"
         ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """One rank without a process group is meant: torch need not warn about it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,0 +1,151 @@
+"""Who exchanges messages with whom: the two exchanges that compressed collectives are made of, over torch.distributed.
+
+A `Link` plays `ranks`: this process's one rank, or all of them when they are virtual (taco/comm/virtual.py). Its
+methods take and return one tensor per played rank, so the algorithms are written once for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from taco.comm.errors import CommError
+
+# the names up to and since torch 2.12
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class Journal:
+    """What is happening, for error texts and byte counts; shared by the links of one communicator.
+
+    operation: e.g. 'all_reduce, call 3'. sent: packet bytes that this rank (one of the virtual ones) has sent in it.
+    """
+
+    def __init__(self, rank: int, world_size: int, role: str) -> None:
+        self.who = f"rank {rank} of {world_size}, role {role}"
+        self.operation = ""
+        self.sent = 0
+
+    def begin(self, operation: str) -> None:
+        self.operation, self.sent = operation, 0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Turn a backend's failure inside into a `CommError` that says where it happened."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise CommError(f"{self.who}: {self.operation} failed in {name}; the backend said: {error}") from error
+
+
+class Link(Protocol):
+    """Exchanges within one set of ranks (the group, a node, or the same place of every node)."""
+
+    def all_to_all(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+        """Row i of each uint8 [size, P] goes to member i; row i of each result comes from member i."""
+
+    def all_gather(self, packets: Sequence[Tensor]) -> list[Tensor]:
+        """Each uint8 [P] goes to every member; row i of each result [size, P] is member i's."""
+
+
+class Plain(Protocol):
+    """Uncompressed sums over a group, for any dtype."""
+
+    def all_reduce(self, parts: Sequence[Tensor]) -> Tensor:
+        """Sum of one tensor per rank."""
+
+    def reduce_scatter(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+        """Each [size, n]; the sum of row r over all ranks, for each played rank r: [n]."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """The exchanges of one communicator. ranks: those played here; node_size, intra, inter: set when it spans nodes.
+
+    plain: the uncompressed sums; world's exchanges move bytes of any dtype, so they serve uncompressed messages too.
+    """
+
+    ranks: tuple[int, ...]
+    world: Link | None = None
+    plain: Plain | None = None
+    node_size: int = 0
+    intra: Link | None = None
+    inter: Link | None = None
+
+
+class GroupLink:
+    """`Link` and `Plain` of this process in a process group; group None is the default group."""
+
+    def __init__(self, group: dist.ProcessGroup | None, journal: Journal, name: str = "") -> None:
+        self.group = group
+        self.size = dist.get_world_size(group)
+        self._journal = journal
+        self._name = f"{name} " if name else ""
+
+    def all_to_all(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+        [stack] = stacks
+        out = torch.empty_like(stack)
+        with self._journal.phase(f"{self._name}all-to-all"):
+            dist.all_to_all_single(out, stack, group=self.group)
+        self._journal.sent += (self.size - 1) * stack[0].nbytes
+        return [out]
+
+    def all_gather(self, packets: Sequence[Tensor]) -> list[Tensor]:
+        [packet] = packets
+        out = packet.new_empty(self.size * packet.numel())
+        with self._journal.phase(f"{self._name}all-gather"):
+            _all_gather(out, packet, group=self.group)
+        self._journal.sent += (self.size - 1) * packet.nbytes
+        return [out.view(self.size, -1)]
+
+    def all_reduce(self, parts: Sequence[Tensor]) -> Tensor:
+        [x] = parts
+        out = x.clone(memory_format=torch.contiguous_format)
+        with self._journal.phase("uncompressed all-reduce"):
+            dist.all_reduce(out, group=self.group)
+        return out
+
+    def reduce_scatter(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+        [stack] = stacks
+        out = torch.empty_like(stack[0])
+        with self._journal.phase("uncompressed reduce-scatter"):
+            _reduce_scatter(out, stack.view(-1), group=self.group)
+        return [out]
+
+
+def group_links(group: dist.ProcessGroup | None, rank: int, journal: Journal, node_size: int) -> Links:
+    """Links of this process. node_size > 0 creates the two subgroups of a node and of its place in every node.
+
+    Collective over `group` if node_size > 0: each member calls it, in the same order; others need not.
+    """
+    world = GroupLink(group, journal)
+    if not node_size:
+        return Links((rank,), world, world)
+    node, place = divmod(rank, node_size)
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    timeout = _timeout(group)
+    with journal.phase("creation of the groups within and across nodes"):
+        # every rank first joins its node, then its place: no cycle of waiting groups
+        intra = _subgroup(ranks[node * node_size : (node + 1) * node_size], timeout)
+        inter = _subgroup(ranks[place::node_size], timeout)
+    within, across = GroupLink(intra, journal, "intra-node"), GroupLink(inter, journal, "inter-node")
+    return Links((rank,), world, world, node_size, within, across)
+
+
+def _subgroup(ranks: list[int], timeout: timedelta | None) -> dist.ProcessGroup:
+    return dist.new_group(ranks, timeout=timeout, use_local_synchronization=True, sort_ranks=False)
+
+
+def _timeout(group: dist.ProcessGroup | None) -> timedelta | None:
+    """The timeout of a group's backend, so that its subgroups wait no longer; None is the backend's default."""
+    pg = group or dist.group.WORLD
+    options = getattr(pg._get_backend(pg._device_types[0]), "options", None)
+    return getattr(options, "_timeout", None)

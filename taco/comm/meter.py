@@ -1,0 +1,120 @@
+"""Bytes on the wire: counted (`Meter`) and predicted (`wire_phases`, `wire_bytes`).
+
+Both count what one rank hands to the transport for other ranks; what it sends to itself is free. Slots are equal,
+so every rank counts the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+
+from taco.codec import coder as make_coder
+from taco.comm.layout import ceil_div, chunk_sizes, slot_bytes
+from taco.comm.numerics import inner_codec
+from taco.comm.select import resolve
+from taco.config import Codec, NoCodec
+
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send")
+
+
+class Meter:
+    """Sums what this rank sent, per role (tp_forward, ..).
+
+    wire: bytes sent. raw: bytes that the same operation sends uncompressed (a ring, where it is a collective).
+    messages: operations. `seconds[role]` is host time inside the operations: all of it on CPU; with a device that
+    runs behind the host it is only the time to launch them.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything counted so far."""
+        self._totals: dict[str, dict[str, int]] = {}
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def add(self, role: str, compressed: int, uncompressed: int) -> None:
+        """Count one operation that sent `compressed` bytes where a plain one would send `uncompressed`."""
+        total = self._totals.setdefault(role, {"wire": 0, "raw": 0, "messages": 0})
+        total["wire"] += compressed
+        total["raw"] += uncompressed
+        total["messages"] += 1
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """{role: {"wire": bytes, "raw": bytes, "messages": count}}, a copy."""
+        return {role: dict(total) for role, total in self._totals.items()}
+
+    def take(self) -> dict[str, dict[str, int]]:
+        """`totals`, then `reset`: what was sent since the last call."""
+        totals = self.totals()
+        self.reset()
+        return totals
+
+
+def raw_bytes(collective: str, numel: int, dtype: torch.dtype, world_size: int) -> int:
+    """Bytes one rank sends for the uncompressed operation.
+
+    numel: elements of the full tensor (the input of all_reduce, reduce_scatter and all_to_all, the output of
+    all_gather), or of the message for send. A ring all_reduce sends 2(N-1)/N of it, the others (N-1)/N, rounded up.
+    """
+    full = numel * dtype.itemsize
+    if collective == "send":
+        return full
+    rounds = 2 if collective == "all_reduce" else 1
+    return ceil_div(rounds * (world_size - 1) * full, world_size)
+
+
+def wire_phases(
+    collective: str, algorithm: str, numel: int, dtype: torch.dtype, world_size: int, codec: Codec, node_size: int = 0
+) -> dict[str, int]:
+    """Bytes one rank sends, by phase; the keys of a hierarchical operation start with 'intra' or 'inter'.
+
+    numel: as in `raw_bytes`. algorithm: 'auto', 'one_shot', 'two_shot', 'hierarchical' or 'uncompressed'; it decides
+    for all_reduce, and 'hierarchical' for reduce_scatter; the others have one way.
+    With P the packet (slot) bytes of one chunk, n = N / node_size the nodes and g = node_size:
+
+        one-shot all_reduce   (N-1) P(numel)             two-shot  2 (N-1) P(chunk)
+        hierarchical          intra (g-1) n Pi(chunk), inter (n-1) P(chunk); all_reduce sends inter (n-1) P and
+                              intra (g-1) n P again to gather     (Pi: with codec.intra_payload)
+        reduce_scatter, all_gather, all_to_all   (N-1) P(numel / N)           send  P(numel)
+
+    Raises ValueError for an unknown collective or an algorithm that cannot run.
+    """
+    if collective not in COLLECTIVES:
+        raise ValueError(
+            f"got collective {collective!r}; need one of {', '.join(COLLECTIVES)}; because others move no bytes"
+        )
+    if numel == 0 or (world_size == 1 and collective != "send"):
+        return {}
+    if isinstance(codec, NoCodec) or algorithm == "uncompressed":
+        return {"uncompressed": raw_bytes(collective, numel, dtype, world_size)}
+    coder, others = make_coder(codec), world_size - 1
+    path = resolve(collective, algorithm, numel, dtype, world_size, codec, node_size)
+    if collective == "send":
+        return {"send": coder.nbytes(numel, dtype)}
+    if path == "one_shot" and collective == "all_reduce":
+        return {"all_gather": others * coder.nbytes(numel, dtype)}
+    if collective == "all_reduce":
+        sizes: tuple[int, ...] = chunk_sizes(numel, world_size, coder.align)
+    else:
+        sizes = (ceil_div(numel, world_size),)
+    slot = slot_bytes(coder, sizes, dtype)
+    if path == "hierarchical":
+        nodes = world_size // node_size
+        inner = slot_bytes(make_coder(inner_codec(codec)), sizes, dtype)
+        phases = {"intra_all_to_all": (node_size - 1) * nodes * inner, "inter_all_to_all": (nodes - 1) * slot}
+        if collective == "all_reduce":
+            phases |= {"inter_all_gather": (nodes - 1) * slot, "intra_all_gather": (node_size - 1) * nodes * slot}
+        return phases
+    if collective == "all_reduce":
+        return {"all_to_all": others * slot, "all_gather": others * slot}
+    return {"all_gather" if collective == "all_gather" else "all_to_all": others * slot}
+
+
+def wire_bytes(
+    collective: str, algorithm: str, numel: int, dtype: torch.dtype, world_size: int, codec: Codec, node_size: int = 0
+) -> int:
+    """Bytes one rank sends: the sum of `wire_phases`."""
+    return sum(wire_phases(collective, algorithm, numel, dtype, world_size, codec, node_size).values())

@@ -1,0 +1,89 @@
+"""The arithmetic of every compressed collective, as pure functions of tensors.
+
+Real and virtual collectives call these and nothing else, so they agree bit for bit. Symbols:
+
+    N      ranks               flat    [numel]     a rank's tensor, flattened
+    P      slot bytes          packets [N, P]      uint8, one packet per source or chunk, zero padded to P
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from taco.codec.base import Coder
+from taco.codec.group import GroupCoder
+from taco.config import Codec
+
+_MASK = (1 << 64) - 1
+
+
+def mix_seed(*parts: int) -> int:
+    """A 31-bit hash of integers (splitmix64 finaliser after each): the seed of one packet's stochastic rounding."""
+    state = 0
+    for part in parts:
+        state = (state + 0x9E3779B97F4A7C15 + part) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state & 0x7FFFFFFF
+
+
+def inner_codec(codec: Codec) -> Codec:
+    """The codec of the intra-node level of a hierarchical collective: `intra_payload` where the codec has one."""
+    payload = getattr(codec, "intra_payload", "")
+    return replace(codec, payload=payload) if payload else codec
+
+
+def _fill(packets: Sequence[Tensor], slot: int) -> Tensor:
+    """Stack packets of at most `slot` bytes into [N, slot], zero beyond each, so that messages are reproducible."""
+    if all(p.numel() == slot for p in packets):
+        return torch.stack(list(packets))
+    out = packets[0].new_zeros(len(packets), slot)
+    for row, packet in zip(out, packets, strict=True):
+        row[: packet.numel()] = packet
+    return out
+
+
+def encode_parts(coder: Coder, parts: Sequence[Tensor], slot: int, seed: int) -> Tensor:
+    """Encode each part (any shape) as its own packet: uint8 [len(parts), slot]."""
+    return _fill([coder.encode(part, seed=mix_seed(seed, i)) for i, part in enumerate(parts)], slot)
+
+
+def _used(packets: Tensor, coder: Coder, numel: int, dtype: torch.dtype) -> Tensor:
+    return packets[..., : coder.nbytes(numel, dtype)].contiguous()
+
+
+def decode_parts(coder: Coder, packets: Tensor, sizes: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
+    """Decode packet i of [N, slot] to [sizes[i]]."""
+    return [coder.decode(_used(row, coder, size, dtype), size, dtype) for row, size in zip(packets, sizes, strict=True)]
+
+
+def sum_parts(coder: Coder, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+    """Sum of the N decoded packets in order, in fp32, cast once to `dtype`: [numel]."""
+    if numel == 0:
+        return torch.empty(0, dtype=dtype, device=packets.device)
+    return coder.decode_sum(_used(packets, coder, numel, dtype), numel, dtype)
+
+
+def resum(
+    source: Coder, target: Coder, packets: Tensor, numel: int, dtype: torch.dtype, slot: int, seed: int
+) -> Tensor:
+    """Sum the N packets of `source` and encode the sum with `target`: uint8 [slot].
+
+    A linear codec sums its coefficients, so the transform pair between sum and encode falls away (SDP4Bit's
+    operation pruning); `inner_codec` keeps group and rotation, so that holds between the two levels as well.
+    """
+    if numel == 0:
+        return packets.new_zeros(slot)
+    packets = _used(packets, source, numel, dtype)
+    if source is target:
+        packet = source.decode_sum_encode(packets, numel, dtype, seed=seed)
+    else:
+        assert isinstance(source, GroupCoder)  # only a group codec has an inner one
+        assert isinstance(target, GroupCoder)
+        packet = source.sum_into(target, packets, numel, seed=seed)
+    return _fill([packet], slot)[0]

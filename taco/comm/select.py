@@ -1,0 +1,72 @@
+"""Which path a message takes: uncompressed below the threshold, else the algorithm that moves the fewest bytes."""
+
+from __future__ import annotations
+
+import torch
+
+from taco.codec import coder as make_coder
+from taco.comm.layout import chunk_sizes, slot_bytes
+from taco.config import Codec, NoCodec
+
+ALGORITHMS = ("auto", "one_shot", "two_shot", "hierarchical")
+PATHS = ("uncompressed", "one_shot", "two_shot", "hierarchical", "direct")
+COMPRESSIBLE = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def spans_nodes(world_size: int, node_size: int) -> bool:
+    """True if ranks 0..world_size-1 are several whole nodes of several ranks."""
+    return 1 < node_size < world_size and world_size % node_size == 0
+
+
+def check_algorithm(algorithm: str, world_size: int, node_size: int) -> None:
+    """Raise ValueError unless `algorithm` can run on `world_size` ranks in nodes of `node_size` (0: one node)."""
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"got algorithm={algorithm!r}; need one of {', '.join(ALGORITHMS)}; because these exist")
+    if node_size < 0 or (1 < node_size < world_size and world_size % node_size):
+        raise ValueError(
+            f"got node_size={node_size} for {world_size} ranks; need 0 or a divisor of {world_size}; "
+            "because every node holds as many ranks"
+        )
+    if algorithm == "hierarchical" and world_size > 1 and not spans_nodes(world_size, node_size):
+        raise ValueError(
+            f"got algorithm='hierarchical' with node_size={node_size} for {world_size} ranks; need "
+            f"1 < node_size < {world_size}; because it needs several nodes of several ranks"
+        )
+
+
+def resolve(
+    collective: str, algorithm: str, numel: int, dtype: torch.dtype, world_size: int, codec: Codec, node_size: int = 0
+) -> str:
+    """The compressed path of a collective over `numel` elements (of the full tensor): one of `PATHS`.
+
+    'auto' is hierarchical where the group spans nodes, else one-shot where it moves no more bytes than two-shot
+    (two ranks, or a message of few groups), else two-shot. Raises ValueError as `check_algorithm`.
+    """
+    check_algorithm(algorithm, world_size, node_size)
+    if collective not in ("all_reduce", "reduce_scatter"):
+        return "direct"
+    if algorithm == "hierarchical" or (algorithm == "auto" and spans_nodes(world_size, node_size)):
+        return "hierarchical"
+    if collective == "reduce_scatter":
+        return "one_shot"
+    if algorithm != "auto":
+        return algorithm
+    coder = make_coder(codec)
+    two_shot = 2 * slot_bytes(coder, chunk_sizes(numel, world_size, coder.align), dtype)
+    return "one_shot" if coder.nbytes(numel, dtype) <= two_shot else "two_shot"
+
+
+def compresses(codec: Codec, dtype: torch.dtype, nbytes: int, min_bytes: int) -> bool:
+    """Whether a message of `nbytes` (before compression) is compressed.
+
+    Integers are exact and small messages are latency-bound, so both travel as they are.
+    Raises ValueError for a dtype that the codec cannot hold: silently sending it as it is would hide it.
+    """
+    if isinstance(codec, NoCodec) or nbytes < min_bytes or not (dtype.is_floating_point or dtype.is_complex):
+        return False
+    if dtype not in COMPRESSIBLE:
+        raise ValueError(
+            f"got {dtype} with codec {codec.name!r}; need float32, bfloat16 or float16 (or codec none); "
+            "because a codec works in fp32 and would lose the rest"
+        )
+    return True

@@ -1,0 +1,145 @@
+"""Collectives of ranks that are all in this process: what N ranks would compute, bit for bit, without processes.
+
+The algorithms and the arithmetic are those of the real ones (taco/comm/algorithms.py); only the exchange differs: a
+transposition of lists instead of a transfer. So one process can measure what compression does at any world size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from taco.comm.collectives import Collectives, Observer
+from taco.comm.links import Journal, Links
+from taco.comm.meter import Meter
+from taco.config import Codec
+
+
+class VirtualLink:
+    """`Link` and `Plain` of ranks in this process. groups: sets of ranks that exchange among themselves."""
+
+    def __init__(self, groups: Sequence[Sequence[int]], journal: Journal) -> None:
+        self._groups = groups
+        self._count = sum(map(len, groups))
+        self._journal = journal
+
+    def all_to_all(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+        out: list[Tensor] = [stacks[0]] * self._count
+        for group in self._groups:
+            for place, rank in enumerate(group):
+                out[rank] = torch.stack([stacks[source][place] for source in group])
+        self._journal.sent += (len(self._groups[0]) - 1) * stacks[0][0].nbytes
+        return out
+
+    def all_gather(self, packets: Sequence[Tensor]) -> list[Tensor]:
+        out: list[Tensor] = [packets[0]] * self._count
+        for group in self._groups:
+            gathered = torch.stack([packets[source] for source in group])
+            for rank in group:
+                out[rank] = gathered
+        self._journal.sent += (len(self._groups[0]) - 1) * packets[0].nbytes
+        return out
+
+    def all_reduce(self, parts: Sequence[Tensor]) -> Tensor:
+        return _sum(parts)
+
+    def reduce_scatter(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+        return [_sum([stack[rank] for stack in stacks]) for rank in range(self._count)]
+
+
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    """Sum in rank order, narrow floats in fp32, cast once. A backend may add in another order."""
+    dtype = parts[0].dtype
+    wide = torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype
+    total = parts[0].to(wide, copy=True)
+    for part in parts[1:]:
+        total += part
+    return total.to(dtype)
+
+
+class VirtualCommunicator(Collectives):
+    """`Communicator` of `ways` virtual ranks: parts[r] is what rank r would pass. Options as `Communicator`.
+
+    Compressed results are bit-identical to those of real ranks. Uncompressed sums run in rank order in fp32, where a
+    backend is free to choose: equal for two ranks, within rounding for more. The meter counts what one rank would send.
+    """
+
+    def __init__(
+        self,
+        ways: int,
+        codec: Codec,
+        *,
+        role: str,
+        meter: Meter | None = None,
+        min_bytes: int = 0,
+        algorithm: str = "auto",
+        node_size: int = 0,
+        observer: Observer | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            0, ways, codec, role=role, meter=meter, min_bytes=min_bytes, algorithm=algorithm,
+            node_size=node_size, observer=observer, seed=seed,
+        )  # fmt: skip
+        ranks = tuple(range(ways))
+        world = VirtualLink([ranks], self._journal)
+        self._links = Links(ranks, world, world)
+        if size := self._node_size():
+            intra = VirtualLink([ranks[start : start + size] for start in ranks[::size]], self._journal)
+            inter = VirtualLink([ranks[place::size] for place in range(size)], self._journal)
+            self._links = Links(ranks, world, world, size, intra, inter)
+
+    @torch.no_grad()
+    def all_reduce(self, parts: Sequence[Tensor], *, name: str = "") -> Tensor:
+        """Sum of the parts (one shape and dtype)."""
+        self._check_parts(parts)
+        return self._all_reduce(self._links, parts, name)
+
+    @torch.no_grad()
+    def reduce_scatter(self, parts: Sequence[Tensor], dim: int = 0, *, name: str = "") -> list[Tensor]:
+        """The shard along `dim` of the sum, for every rank."""
+        self._check_parts(parts)
+        shards = [self._shards(part, dim) for part in parts]
+        sums = self._reduce_scatter(self._links, shards, name, parts)
+        return [total.view(shards[0][0].shape) for total in sums]
+
+    @torch.no_grad()
+    def all_gather(self, parts: Sequence[Tensor], dim: int = 0, *, name: str = "") -> Tensor:
+        """The parts as every rank receives them, concatenated along `dim`."""
+        self._check_parts(parts)
+        self._check_dim(parts[0], dim)
+        rows = self._all_gather(self._links, parts, [part.numel() for part in parts], name)
+        return self._join(rows, parts[0].shape, dim)
+
+    @torch.no_grad()
+    def all_to_all(self, parts: Sequence[Tensor], dim: int = 0, *, name: str = "") -> list[Tensor]:
+        """What every rank receives when shard r of each part goes to rank r."""
+        self._check_parts(parts)
+        shards = [self._shards(part, dim) for part in parts]
+        received = self._all_to_all(self._links, shards, name, parts)
+        return [self._join(rows, shards[0][0].shape, dim) for rows in received]
+
+    @torch.no_grad()
+    def reduce_scatter_chunks(self, parts: Sequence[Sequence[Tensor]], *, name: str = "") -> list[Tensor]:
+        """parts[i][r]: what rank i gives to rank r's sum -> every rank's sum, in the shape of its chunk."""
+        self._check_chunks(parts, "parts")
+        for chunks in parts:
+            self._check_chunks(chunks, "chunks")
+        sums = self._reduce_scatter(self._links, parts, name, [chunk for chunks in parts for chunk in chunks])
+        return [total.view(chunk.shape) for total, chunk in zip(sums, parts[0], strict=True)]
+
+    @torch.no_grad()
+    def all_gather_chunks(self, parts: Sequence[Tensor], *, name: str = "") -> list[Tensor]:
+        """The parts, of any sizes, as every rank receives them, flat."""
+        self._check_chunks(parts, "parts")
+        return self._all_gather(self._links, parts, [part.numel() for part in parts], name)
+
+    def _check_parts(self, parts: Sequence[Tensor]) -> None:
+        self._check_chunks(parts, "parts")
+        forms = {(part.shape, part.dtype) for part in parts}
+        if len(forms) > 1:
+            raise ValueError(
+                f"got parts of {sorted(map(str, forms))}; need one shape and dtype; because ranks agree on it"
+            )

@@ -19,10 +19,10 @@ from taco.train.runs import find_run, nearest, override
 
 # measurement log -> (module, function); each is called with (source, captures, out, provenance)
 MEASURES = {
-    "codec_fidelity": ("taco.bench.measure_fidelity", "measure_fidelity"),
-    "distribution": ("taco.bench.measure_distribution", "measure_distribution"),
-    "ablation": ("taco.bench.measure_ablation", "measure_ablation"),
-    "correctness": ("taco.bench.measure_correctness", "measure_correctness"),
+    "codec_fidelity": ("taco.bench.fidelity", "measure_fidelity"),
+    "distribution": ("taco.bench.distribution", "measure_distribution"),
+    "ablation": ("taco.bench.ablation", "measure_ablation"),
+    "correctness": ("taco.bench.correctness", "measure_correctness"),
 }
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -143,10 +143,6 @@ def _kernels(args: argparse.Namespace) -> int:
 # --- what others mount -----------------------------------------------------------------------------
 
 
-def _data_arguments(parser: argparse.ArgumentParser) -> None:
-    importlib.import_module("taco.train.data_cli").add_arguments(parser)
-
-
 def _data(args: argparse.Namespace) -> int:
     return importlib.import_module("taco.train.data_cli").run(args) or 0
 
@@ -159,10 +155,10 @@ def _paper(module: str) -> Callable[[argparse.Namespace], int]:
     return lambda args: importlib.import_module(f"taco.paper.{module}").main(args.rest) or 0
 
 
-# name -> (help, add arguments, run)
-COMMANDS: dict[str, tuple[str, Callable, Callable]] = {
+# name -> (help, add arguments (None: the module mounts its own parser), run)
+COMMANDS: dict[str, tuple[str, Callable | None, Callable]] = {
     "train": ("train a run; under torchrun for more than one rank", _train_arguments, _train),
-    "data": ("turn text, JSONL or parquet into tokens", _data_arguments, _data),
+    "data": ("turn text, JSONL or parquet into tokens", None, _data),
     "measure": ("measure codecs on synthetic and captured tensors", _measure_arguments, _measure),
     "recipes": ("list and show runs, experiments, models and codecs", _recipes_arguments, _recipes),
     "kernels": ("build the CUDA kernels", _kernels_arguments, _kernels),
@@ -179,9 +175,12 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((a for a in argv if not a.startswith("-")), "")
     for name, (text, add_arguments, _) in COMMANDS.items():
+        if name == chosen and add_arguments is None:
+            importlib.import_module("taco.train.data_cli").add_parser(commands)
+            continue
         passes_on = add_arguments is _rest_arguments
         command = commands.add_parser(name, help=text, description=text, add_help=not passes_on)
-        if name == chosen:
+        if name == chosen and add_arguments:
             add_arguments(command)
     if chosen and chosen not in COMMANDS:
         near = difflib.get_close_matches(chosen, COMMANDS, n=1)
@@ -208,11 +207,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _status(error: Exception) -> int | None:
-    """Exit status of an error whose text is meant for people; None for one that needs its traceback."""
-    if isinstance(error, (ConfigError, LogError)):
+    """Exit status of an error whose text is meant for people; None for one that needs its traceback.
+
+    Bad input says "got ...; need ...; because ..." everywhere in this project, so its text tells it apart from a
+    fault of the program; the classes are not imported here because their modules import torch.
+    """
+    text = str(error)
+    if isinstance(error, (ConfigError, LogError)) or (text.startswith("got ") and "; need " in text):
         return BAD_INPUT
-    # named and not imported: their modules import torch
-    names = {cls.__name__ for cls in type(error).__mro__}
-    if names & {"DataError", "CheckpointError", "BuildError"}:
-        return BAD_INPUT
-    return FAILED if "RankLostError" in names else None
+    return FAILED if type(error).__name__ == "RankLostError" else None

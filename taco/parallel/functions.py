@@ -1,0 +1,158 @@
+"""Tensor parallelism's autograd Functions: what crosses ranks in forward, and what in backward.
+
+    function   forward                               backward
+    copy       x                                     all-reduce of the gradients        (Megatron's f)
+    reduce     all-reduce of the partial sums        gradient                           (Megatron's g)
+    gather     all-gather of the sequence shards     reduce-scatter of the gradients
+    scatter    reduce-scatter of the partial sums    all-gather of the gradient shards
+    own_share  x                                     exact sum of the gradients
+    collect    all-gather of the last dim, exact     this rank's slice of the gradient
+
+Forward messages go through the role tp_forward, backward ones through tp_backward, exact ones uncompressed.
+`name` is the module's name, for observers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.distributed.device_mesh import DeviceMesh
+
+from taco.comm import Communicator, Meter
+from taco.config import NONE, Policy
+
+SEQUENCE_DIM = 1
+EXACT = "exact"
+
+
+@dataclass(frozen=True)
+class TensorComm:
+    """The communicators of one tensor-parallel group. `exact` carries small uncompressed sums."""
+
+    forward: Communicator
+    backward: Communicator
+    exact: Communicator
+
+    @classmethod
+    def build(
+        cls,
+        mesh: DeviceMesh,
+        policy: Policy,
+        *,
+        meter: Meter | None = None,
+        observer: Callable[[str, str, Tensor], None] | None = None,
+        node_size: int = 0,
+        seed: int = 0,
+    ) -> TensorComm:
+        """For the one-dimensional `mesh`."""
+        group = mesh.get_group()
+        shared = {"meter": meter, "node_size": node_size, "seed": seed, "observer": observer}
+        shared |= {"min_bytes": policy.min_bytes, "algorithm": policy.all_reduce}
+        return cls(
+            forward=Communicator(group, policy.tp_forward, role="tp_forward", **shared),
+            backward=Communicator(group, policy.tp_backward, role="tp_backward", **shared),
+            exact=Communicator(group, NONE, role=EXACT, meter=meter),
+        )
+
+    @property
+    def rank(self) -> int:
+        return self.forward.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.forward.world_size
+
+    def copy(self, x: Tensor, name: str = "") -> Tensor:
+        return _Copy.apply(x, self, name)
+
+    def reduce(self, x: Tensor, name: str = "") -> Tensor:
+        return _Reduce.apply(x, self, name)
+
+    def gather(self, x: Tensor, name: str = "") -> Tensor:
+        return _Gather.apply(x, self, name)
+
+    def scatter(self, x: Tensor, name: str = "") -> Tensor:
+        return _Scatter.apply(x, self, name)
+
+    def own_share(self, x: Tensor) -> Tensor:
+        return _OwnShare.apply(x, self)
+
+    def collect(self, x: Tensor) -> Tensor:
+        return _Collect.apply(x, self)
+
+
+class _Copy(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, comm: TensorComm, name: str) -> Tensor:
+        ctx.comm, ctx.name = comm, name
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        return ctx.comm.backward.all_reduce(grad, name=ctx.name), None, None
+
+
+class _Reduce(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, comm: TensorComm, name: str) -> Tensor:
+        return comm.forward.all_reduce(x, name=name)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        return grad, None, None
+
+
+class _Gather(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, comm: TensorComm, name: str) -> Tensor:
+        ctx.comm, ctx.name = comm, name
+        return comm.forward.all_gather(x, SEQUENCE_DIM, name=name)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        return ctx.comm.backward.reduce_scatter(grad, SEQUENCE_DIM, name=ctx.name), None, None
+
+
+class _Scatter(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, comm: TensorComm, name: str) -> Tensor:
+        ctx.comm, ctx.name = comm, name
+        return comm.forward.reduce_scatter(x, SEQUENCE_DIM, name=name)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        return ctx.comm.backward.all_gather(grad, SEQUENCE_DIM, name=ctx.name), None, None
+
+
+class _OwnShare(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, comm: TensorComm) -> Tensor:
+        ctx.comm = comm
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        return ctx.comm.exact.all_reduce(grad), None
+
+
+class _Collect(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, comm: TensorComm) -> Tensor:
+        ctx.comm = comm
+        return comm.exact.all_gather(x, x.ndim - 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        # every rank computes the same loss from the whole tensor, so its gradient is already complete
+        return grad.chunk(ctx.comm.world_size, dim=-1)[ctx.comm.rank].contiguous(), None
+
+
+def compute_dtype(x: Tensor) -> Tensor:
+    """x in autocast's dtype where autocast is on: messages travel in the dtype of the matmul they feed or come from."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x

@@ -1,0 +1,211 @@
+"""What `setup` returns: this rank's share of a training run, with TP, PP and DP hidden behind a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from taco.comm import Communicator, Meter
+from taco.config import NONE, Model, Parallel, require
+from taco.parallel.clip import clip_gradients_
+from taco.parallel.data import Differences, local, release_weights, set_last_backward
+from taco.parallel.functions import EXACT
+from taco.parallel.loss import cross_entropy, virtual_cross_entropy, vocab_parallel_cross_entropy
+from taco.parallel.pipeline import Pipeline, ends_group
+from taco.parallel.plans import HEAD
+
+
+class Part(nn.Module):
+    """One model part as it runs: the model in the compute dtype."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model, self.dtype = model, dtype
+        if dtype != torch.float32:
+            for module in model.modules():
+                if isinstance(module, nn.Embedding):  # autocast leaves look-ups, and so the residual stream, in fp32
+                    module.register_forward_hook(lambda _module, _args, out: out.to(dtype))
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.autocast(x.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            return self.model(x)
+
+
+class Parallelism:
+    """This rank's share of a training run. Made by `setup`.
+
+    modules: the model parts of this rank (two with the interleaved schedule), fp32 master parameters, DTensors where
+        tp > 1 or dp > 1. communicators: role -> Communicator, for the roles in use. meter: bytes that this rank sent.
+    dp_rank: which share of the batch this rank takes. is_last_stage: whether it computes the loss.
+
+    A step: `zero_grad()`, `loss = step(...)`, `clip_(...)`, then the caller's optimizer over `named_parameters()`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        parallel: Parallel,
+        mesh: DeviceMesh | None,
+        *,
+        parts: list[Part],
+        communicators: dict[str, Communicator],
+        meter: Meter,
+        device: torch.device,
+        differences: list[Differences],
+    ) -> None:
+        self.model, self.parallel, self.mesh, self.device = model, parallel, mesh, device
+        self.modules = [part.model for part in parts]
+        self.communicators, self.meter = communicators, meter
+        self._parts, self._differences = parts, differences
+        self.pp_rank, self.dp_rank, self.tp_rank = mesh.get_coordinate() if mesh is not None else (0, 0, 0)
+        self.is_last_stage = self.pp_rank == parallel.pp - 1
+        self._pipeline = Pipeline(model, parallel, parts, communicators, mesh, self._loss) if parallel.pp > 1 else None
+        self._ends: Communicator | None = None
+        if model.tied and parallel.pp > 1:
+            group = ends_group(mesh)
+            if group is not None:
+                self._ends = Communicator(group, NONE, role=EXACT, meter=meter)
+
+    # --- parameters and state ---------------------------------------------------------------------------
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """(name in the whole model, parameter), each once per rank. Both copies of a tied weight that a pipeline
+        splits have the embedding's name."""
+        for module in self.modules:
+            for name, parameter in module.named_parameters():
+                tied_copy = name == f"{HEAD}.weight" and self.model.tied
+                yield (module.embedding_name if tied_copy else name), parameter
+
+    def zero_grad(self) -> None:
+        """Set all gradients to None."""
+        for _, parameter in self.named_parameters():
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Parameters by name and the state of compressed communication, live, for torch.distributed.checkpoint.
+
+        Communication state belongs to one process grid: 'dp_weight.*' (what weight differences refer to) and 'calls.*'
+        (seeds of stochastic codecs). A checkpoint may be loaded without them; the run is then not bit-equal to an
+        uninterrupted one if such codecs are used.
+        """
+        state: dict[str, Tensor] = {name: parameter.data for name, parameter in self.named_parameters()}
+        for differences in self._differences:
+            state |= differences.state_dict()
+        for key, communicator in self._stochastic():
+            state[key] = torch.tensor([communicator.calls, getattr(communicator, "_messages", 0)])
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Inverse of `state_dict`, collective. Raises ValueError for a missing parameter."""
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if name not in state:
+                    raise ValueError(
+                        f"got a state without {name}; need every parameter; because a part would be random"
+                    )
+                if state[name] is not parameter.data:
+                    local(parameter).copy_(local(state[name]))
+        for module in self.modules:
+            release_weights(module)
+        for differences in self._differences:
+            differences.load_state_dict(state)
+        for key, communicator in self._stochastic():
+            if key in state:
+                communicator.calls, communicator._messages = state[key].tolist()
+
+    def _stochastic(self) -> Iterator[tuple[str, Communicator]]:
+        for role, communicator in self.communicators.items():
+            if getattr(communicator.codec, "rounding", "") == "stochastic":
+                yield f"calls.pp{self.pp_rank}.{role}", communicator
+
+    # --- training ----------------------------------------------------------------------------------------
+
+    def step(self, tokens: Tensor, targets: Tensor, microbatches: int) -> float:
+        """Forward and backward over this dp rank's share of the batch; gradients are added to `.grad`.
+
+        tokens, targets: int64 [local_batch, seq], the same on all pp and tp ranks; cut into `microbatches` equal parts.
+        Returns the mean loss over the global batch, the same on every rank.
+        Raises ConfigError for a batch that microbatches do not divide, or fewer microbatches than pipeline stages.
+        """
+        tokens, targets = self._inputs(tokens, targets, microbatches)
+        if self._pipeline is not None:
+            total = self._pipeline.step(tokens, targets, microbatches)
+            self._sum_tied()
+            return self._mean(total)
+        [part] = self._parts
+        total = 0.0
+        pairs = list(zip(tokens.chunk(microbatches), targets.chunk(microbatches), strict=True))
+        for i, (inputs, labels) in enumerate(pairs):
+            set_last_backward(part.model, i == len(pairs) - 1)
+            loss = self._loss(part(inputs), labels) / microbatches
+            loss.backward()
+            total += loss.detach()
+        return self._mean(total)
+
+    @torch.no_grad()
+    def eval_loss(self, tokens: Tensor, targets: Tensor, microbatches: int = 1) -> float:
+        """The loss of `step` without gradients."""
+        tokens, targets = self._inputs(tokens, targets, microbatches)
+        if self._pipeline is not None:
+            total = self._pipeline.evaluate(tokens, targets, microbatches)
+        else:
+            [part] = self._parts
+            pairs = zip(tokens.chunk(microbatches), targets.chunk(microbatches), strict=True)
+            total = sum(self._loss(part(inputs), labels) / microbatches for inputs, labels in pairs)
+        for module in self.modules:
+            release_weights(module)
+        return self._mean(total)
+
+    def clip_(self, max_norm: float) -> float:
+        """Scale gradients so that their norm over the whole mesh is at most max_norm; returns the norm before, the same
+        on every rank."""
+        copies = []
+        if self._ends is not None and self.is_last_stage:
+            copies = [self.modules[-1].lm_head._parameters["weight"]]
+        return clip_gradients_(
+            [parameter for _, parameter in self.named_parameters()],
+            max_norm,
+            uncounted=copies,
+            tp_rank=self.tp_rank,
+            virtual=self.parallel.virtual_tp,
+            group=dist.group.WORLD if self.mesh is not None else None,
+        )
+
+    def _inputs(self, tokens: Tensor, targets: Tensor, microbatches: int) -> tuple[Tensor, Tensor]:
+        require(
+            tokens.shape == targets.shape and tokens.dim() == 2 and tokens.shape[0] % microbatches == 0,
+            f"tokens {list(tokens.shape)}, targets {list(targets.shape)} in {microbatches} microbatches",
+            "two [batch, seq] with batch a multiple of the microbatches",
+            "the loss is the mean over equal parts",
+        )
+        return tokens.to(self.device), targets.to(self.device)
+
+    def _loss(self, logits: Any, targets: Tensor) -> Tensor:
+        if self.parallel.tp > 1:
+            return vocab_parallel_cross_entropy(logits, targets, self.modules[-1].tensor_comm)
+        if self.parallel.virtual_tp > 1:
+            return virtual_cross_entropy(logits, targets)
+        return cross_entropy(logits, targets)
+
+    def _mean(self, total: Tensor | float) -> float:
+        """Mean over dp of the last stages' losses. Zeros elsewhere add nothing, so all ranks get the same bits."""
+        if self.mesh is None:
+            return float(total)
+        counts = self.is_last_stage and self.tp_rank == 0
+        value = torch.tensor(float(total) if counts else 0.0, dtype=torch.float64, device=self.device)
+        dist.all_reduce(value)
+        return float(value) / self.parallel.dp
+
+    @torch.no_grad()
+    def _sum_tied(self) -> None:
+        """Add the gradients of the first stage's embedding and the last stage's head, which are one weight."""
+        if self._ends is None:
+            return
+        owner = self.modules[-1].lm_head if self.is_last_stage else self.modules[0].embedding
+        grad = local(owner._parameters["weight"].grad)
+        grad.copy_(self._ends.all_reduce(grad))

@@ -1,0 +1,116 @@
+"""From a configuration to something that trains: `setup` builds this rank's part on a process grid.
+
+Weights are the same for every process grid: each part is built whole from the seed and then sharded. Parameters stay
+fp32; with dtype bfloat16 the forward runs under autocast, the residual stream and all messages but gradients are bf16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from taco.comm import Communicator, Meter
+from taco.config import NONE, Model, Parallel, Policy, require
+from taco.parallel.data import shard_data
+from taco.parallel.functions import EXACT, TensorComm
+from taco.parallel.grid import Parallelism, Part
+from taco.parallel.pipeline import stage_layers
+from taco.parallel.plans import parallelize
+from taco.parallel.virtual import VirtualComm, virtual_tp
+
+Observer = Callable[[str, str, Tensor], None]
+Build = Callable[..., nn.Module]
+
+
+def _role(
+    role: str, policy: Policy, mesh: DeviceMesh, axis: str, node_size: int = 0, **shared: Any
+) -> dict[str, Communicator]:
+    codec = getattr(policy, role)
+    return {role: Communicator(mesh.get_group(axis), codec, role=role, min_bytes=policy.min_bytes,
+                               node_size=node_size, **shared)}  # fmt: skip
+
+
+def _tensor_comm(
+    parallel: Parallel, policy: Policy, mesh: DeviceMesh | None, **options: Any
+) -> TensorComm | VirtualComm | None:
+    if parallel.tp > 1:
+        return TensorComm.build(mesh["tp"], policy, node_size=parallel.node_size, **options)
+    if parallel.virtual_tp > 1:
+        return VirtualComm.build(parallel.virtual_tp, policy, node_size=parallel.node_size, **options)
+    return None
+
+
+def setup(
+    model: Model,
+    build: Build,
+    parallel: Parallel,
+    policy: Policy,
+    *,
+    mesh: DeviceMesh | None = None,
+    meter: Meter | None = None,
+    observer: Observer | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+) -> Parallelism:
+    """This rank's part of `model` on the grid `parallel` with the codecs of `policy`. Collective over all ranks.
+
+    build: called as build(layers=range or None, first=bool, last=bool), gives fp32 blocks on the CPU whose weights
+        depend on nothing else (taco.models.build with config and seed bound).
+    mesh: of `build_mesh`; None for one process.
+    observer(role, name, x): sees every tensor before it is encoded. seed: of stochastic codecs.
+    Raises ConfigError for shapes that do not fit the grid.
+    """
+    meter, device = meter or Meter(), torch.device(device)
+    require(
+        (mesh is None) == (parallel.world_size == 1),
+        f"mesh={mesh} for {parallel.world_size} processes",
+        "the mesh of build_mesh",
+        "collectives run along its axes",
+    )
+    require(
+        not (parallel.virtual_tp > 1 and parallel.sequence_parallel),
+        f"virtual_tp={parallel.virtual_tp} with sequence_parallel",
+        "one of them",
+        "virtual ranks share one whole sequence",
+    )
+    shared = {"meter": meter, "observer": observer, "seed": seed}
+    communicators: dict[str, Communicator] = {}
+    if parallel.pp > 1:
+        communicators |= _role("pp_forward", policy, mesh, "pp", **shared)
+        communicators |= _role("pp_backward", policy, mesh, "pp", **shared)
+    if parallel.dp > 1:
+        node_size = parallel.node_size // parallel.tp
+        communicators |= _role("dp_weight", policy, mesh, "dp", **shared)
+        communicators |= _role("dp_gradient", policy, mesh, "dp", node_size=node_size, **shared)
+    exact = Communicator(mesh.get_group("dp"), NONE, role=EXACT, meter=meter) if parallel.dp > 1 else None
+    tensor = _tensor_comm(parallel, policy, mesh, **shared)
+    if tensor is not None:
+        communicators |= {"tp_forward": tensor.forward, "tp_backward": tensor.backward}
+    stages = parallel.pp * parallel.stages_per_rank
+    pp_rank = mesh.get_local_rank("pp") if mesh is not None else 0
+    parts, differences = [], []
+    for stage in range(pp_rank, stages, parallel.pp):
+        layers = stage_layers(model.layers, stages, stage) if stages > 1 else None
+        module = build(layers=layers, first=stage == 0, last=stage == stages - 1).to(device)
+        if parallel.tp > 1:
+            sequence = parallel.sequence_parallel
+            parallelize(module, mesh["tp"], policy, sequence_parallel=sequence, src_data_rank=None, comm=tensor)
+        elif parallel.virtual_tp > 1:
+            virtual_tp(module, parallel.virtual_tp, policy, comm=tensor)
+        if parallel.dp > 1:
+            differences.append(
+                shard_data(
+                    module, mesh, communicators["dp_weight"], communicators["dp_gradient"], exact,
+                    dtype=dtype, keep_gathered=parallel.pp > 1, prefix=f"stage{stage}." if stages > 1 else "",
+                )
+            )  # fmt: skip
+        parts.append(Part(module, dtype))
+    return Parallelism(
+        model, parallel, mesh, parts=parts, communicators=communicators, meter=meter, device=device,
+        differences=differences,
+    )  # fmt: skip

@@ -1,0 +1,232 @@
+"""Virtual tensor parallelism: one process computes the partial sums of R ranks and reduces them as the wire would.
+
+    module                real rank r of R                    here
+    attention, MLP        weights[r] @ x, then g              for r: weights[r] @ x; g over the R results
+    f backward            all-reduce of the input gradients   the same over R gradients
+    embedding             rows of shard r, then g             R look-ups, then g
+    head, loss            logits of shard r                   R logits, combined in rank order
+
+The matmuls have the shapes (and contiguous operands) of a real rank and the reductions are taco.comm's, so loss and
+gradients equal real TP = R bit for bit. The model keeps full, ordinary parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from taco.comm import Meter, VirtualCommunicator
+from taco.config import Policy, require
+from taco.parallel.functions import compute_dtype
+from taco.parallel.layers import LocalView, extend, lookup
+from taco.parallel.plans import HEAD, check_heads, matching, module_names
+
+VIRTUAL_DIM = "virtual_dim"
+
+
+@dataclass(frozen=True)
+class VirtualComm:
+    """The communicators of R virtual ranks."""
+
+    forward: VirtualCommunicator
+    backward: VirtualCommunicator
+    world_size: int
+
+    @classmethod
+    def build(cls, ways: int, policy: Policy, **options: Any) -> VirtualComm:
+        """options: meter, observer, node_size, seed of `VirtualCommunicator`."""
+        options |= {"min_bytes": policy.min_bytes, "algorithm": policy.all_reduce}
+        return cls(
+            forward=VirtualCommunicator(ways, policy.tp_forward, role="tp_forward", **options),
+            backward=VirtualCommunicator(ways, policy.tp_backward, role="tp_backward", **options),
+            world_size=ways,
+        )
+
+    def copies(self, x: Tensor, name: str) -> tuple[Tensor, ...]:
+        """f: R tensors equal to x."""
+        return _Copies.apply(x, self, name)
+
+    def reduce(self, parts: list[Tensor], name: str) -> Tensor:
+        """g: the sum of R partial sums, as every rank would receive it."""
+        return _Reduce.apply(self, name, *parts)
+
+
+class _Copies(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, comm: VirtualComm, name: str) -> tuple[Tensor, ...]:
+        ctx.comm, ctx.name = comm, name
+        return tuple(x.clone() for _ in range(comm.world_size))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        return ctx.comm.backward.all_reduce(list(grads), name=ctx.name), None, None
+
+
+class _Reduce(Function):
+    @staticmethod
+    def forward(ctx: Any, comm: VirtualComm, name: str, *parts: Tensor) -> Tensor:
+        return comm.forward.all_reduce(list(parts), name=name)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        return None, None, *(grad for _ in ctx.needs_input_grad[2:])
+
+
+class _Split(Function):
+    """A parameter as R contiguous shards along dim; the gradient is their concatenation."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, ways: int, dim: int) -> tuple[Tensor, ...]:
+        ctx.dim = dim
+        return tuple(shard.clone(memory_format=torch.contiguous_format) for shard in parameter.chunk(ways, dim))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        return torch.cat(grads, ctx.dim), None, None
+
+
+class Sharded(LocalView):
+    """A linear layer inside a block: while the block runs rank r, its parameters read as shard r.
+
+    dims: parameter name -> dim of its shards. A row-wise layer's bias is left to the block.
+    """
+
+    dims: dict[str, int]
+    held_back: tuple[str, ...] = ()
+    shards: dict[str, tuple[Tensor, ...]] | None = None
+    virtual_rank = 0
+
+    def read(self, name: str) -> Tensor | None:
+        if self.shards is None:
+            return self._parameters[name]
+        return None if name in self.held_back else self.shards[name][self.virtual_rank]
+
+
+class VirtualBlock:
+    """Mixin for attention and MLP: runs the block once per rank and reduces the results."""
+
+    comm: VirtualComm
+    comm_name = ""
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        layers = [layer for layer in self.modules() if isinstance(layer, Sharded)]
+        copies = self.comm.copies(compute_dtype(x), self.comm_name)
+        parts = []
+        try:
+            for layer in layers:
+                layer.shards = split(layer, self.comm.world_size, layer.dims)
+            for rank, copy in enumerate(copies):
+                for layer in layers:
+                    layer.virtual_rank = rank
+                parts.append(compute_dtype(super().forward(copy, *args, **kwargs)))
+        finally:
+            for layer in layers:
+                layer.shards = None
+        y = self.comm.reduce(parts, self.output.comm_name)
+        bias = self.output.bias
+        return y if bias is None else y + bias.to(y.dtype)
+
+
+class VirtualEmbedding:
+    """Mixin for nn.Embedding with rows shared out to R ranks."""
+
+    comm: VirtualComm
+    comm_name = ""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        shards = _Split.apply(self.weight, self.comm.world_size, 0)
+        parts = [compute_dtype(lookup(shard, tokens, rank)) for rank, shard in enumerate(shards)]
+        return self.comm.reduce(parts, self.comm_name)
+
+
+class VirtualHead:
+    """Mixin for the head: a tuple of R logits [..., vocab / R], for `virtual_cross_entropy`."""
+
+    comm: VirtualComm
+    comm_name = ""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        shards = split(self, self.comm.world_size, {"weight": 0, "bias": 0})
+        biases = shards.get("bias", (None,) * self.comm.world_size)
+        copies = self.comm.copies(compute_dtype(x), self.comm_name)
+        return tuple(F.linear(*parts) for parts in zip(copies, shards["weight"], biases, strict=True))
+
+
+def split(module: nn.Module, ways: int, dims: dict[str, int]) -> dict[str, tuple[Tensor, ...]]:
+    """The module's own parameters named in dims, as `ways` shards each."""
+    own = {name: p for name, p in module._parameters.items() if p is not None and name in dims}
+    return {name: _Split.apply(p, ways, dims[name]) for name, p in own.items()}
+
+
+def _mix(module: nn.Module, mixin: type, **attributes: Any) -> None:
+    old = type(module)
+    module.__class__ = type(mixin.__name__ + old.__name__, (mixin, old), {"__module__": old.__module__})
+    for name, value in attributes.items():
+        setattr(module, name, value)
+
+
+def virtual_tp(
+    model: nn.Module,
+    ways: int,
+    policy: Policy,
+    *,
+    meter: Meter | None = None,
+    observer: Callable[[str, str, Tensor], None] | None = None,
+    node_size: int = 0,
+    seed: int = 0,
+    comm: VirtualComm | None = None,
+) -> nn.Module:
+    """Let `model` (our GPT or Qwen, or another model with those names) compute as TP = ways would; in place.
+
+    The head returns a tuple of `ways` logits for `virtual_cross_entropy`. The meter counts what one rank would send.
+    Parameters stay whole; those that ranks would share out carry the attribute `virtual_dim`, the dim of the shards.
+    comm: communicators to use instead of new ones.
+    Raises ConfigError for sizes that `ways` does not divide and for a model without a plan.
+    """
+    names = module_names(model)
+    check_heads(model, ways)
+    if comm is None:
+        comm = VirtualComm.build(ways, policy, meter=meter, observer=observer, node_size=node_size, seed=seed)
+
+    def each(kind: str) -> list[tuple[str, nn.Module]]:
+        return [found for pattern in names[kind] for found in matching(model, pattern)]
+
+    for name, module in each("columns"):
+        _shard(module, ways, {"weight": 0, "bias": 0})
+        extend(module, Sharded, comm_name=name, dims={"weight": 0, "bias": 0})
+    rows = dict(each("rows"))
+    for name, module in rows.items():
+        _shard(module, ways, {"weight": 1})
+        extend(module, Sharded, comm_name=name, dims={"weight": 1}, held_back=("bias",))
+    for name, module in each("blocks"):
+        (output,) = (layer for row, layer in rows.items() if row.startswith(name + "."))
+        object.__setattr__(module, "output", output)  # not a second registration of the child
+        _mix(module, VirtualBlock, comm=comm, comm_name=name)
+    for name, module in each("embedding"):
+        _shard(module, ways, {"weight": 0})
+        _mix(module, VirtualEmbedding, comm=comm, comm_name=name)
+    for name, module in matching(model, HEAD):
+        _shard(module, ways, {"weight": 0, "bias": 0})
+        _mix(module, VirtualHead, comm=comm, comm_name=name)
+    model.virtual_comm = comm
+    return model
+
+
+def _shard(module: nn.Module, ways: int, dims: dict[str, int]) -> None:
+    for name, parameter in module._parameters.items():
+        if parameter is None or name not in dims:
+            continue
+        size = parameter.shape[dims[name]]
+        require(
+            size % ways == 0,
+            f"{name} of {type(module).__name__} with dim {dims[name]} of {size} on {ways} virtual ranks",
+            f"a multiple of {ways}",
+            "each rank holds an equal share",
+        )
+        setattr(parameter, VIRTUAL_DIM, dims[name])

@@ -62,7 +62,5 @@ def run(args: argparse.Namespace) -> int:
         )
     print(f"{folder}: {meta['tokenizer']}, vocabulary {meta['vocab']}, {meta['dtype']}")
     for split, info in meta["splits"].items():
-        print(
-            f"  {split:5} {info['tokens']:,} tokens, {info['documents']:,} documents, {info['text_bytes']:,} UTF-8 bytes"
-        )
+        print(f"  {split:5} {info['tokens']:,} tokens, {info['documents']:,} documents, {info['text_bytes']:,} bytes")
     return 0

@@ -23,7 +23,8 @@ MEGATRON_HELD_OUT = 0.01
 
 @lru_cache(maxsize=4)  # a batch touches at most a few epochs; 1e8 tokens in sequences of 128 make 6 MB
 def _permutation(count: int, seed: int, epoch: int) -> np.ndarray:
-    order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count)
+    # sorted raw bits: numpy keeps those the same in all versions, which it does not promise for its own permutation
+    order = np.argsort(np.random.PCG64([seed, epoch]).random_raw(count), kind="stable")
     order.flags.writeable = False
     return order
 

@@ -58,15 +58,15 @@ def test_every_file_format_gives_the_same_tokens(published, tmp_path):
     assert len(tokenizer.load("qwen", folder).encode("1776")) == 4  # Qwen keeps digits apart
 
 
+@pytest.fixture(scope="module")
+def all_kinds(published, trained):
+    return [trained, *(tokenizer.load(name, published[0]) for name in ("bytes", "gpt2", "qwen"))]
+
+
 @given(st.text())
 @example("\x00 é\n<|endoftext|>")
-def test_decode_inverts_encode(published, trained, text):
-    for made in (
-        tokenizer.Bytes(),
-        trained,
-        tokenizer.load("gpt2", published[0]),
-        tokenizer.load("qwen", published[0]),
-    ):
+def test_decode_inverts_encode(all_kinds, text):
+    for made in all_kinds:
         ids = made.encode(text)
         assert ids.dtype == np.uint32
         assert ids.max(initial=0) < made.vocab

@@ -158,6 +158,12 @@ class Collectives:
                 f"got {len(chunks)} {what}; need {self.world_size}; because each rank of {self.role} has one"
             )
 
+    def _check_shards(self, chunks: Sequence[Tensor]) -> None:
+        self._check_chunks(chunks, "chunks")
+        dtypes = sorted({str(chunk.dtype) for chunk in chunks})
+        if len(dtypes) > 1:
+            raise ValueError(f"got chunks of {', '.join(dtypes)}; need one dtype; because a sum has one")
+
     def _join(self, rows: Sequence[Tensor], shape: torch.Size, dim: int) -> Tensor:
         return torch.cat([row.view(shape) for row in rows], dim)
 
@@ -233,9 +239,7 @@ class Communicator(PointToPoint, Collectives):
     @torch.no_grad()
     def reduce_scatter_chunks(self, chunks: Sequence[Tensor], *, name: str = "") -> Tensor:
         """chunks[r]: what goes into rank r's sum, of any size, the same on all ranks -> own sum, shape of own chunk."""
-        self._check_chunks(chunks, "chunks")
-        if len({chunk.dtype for chunk in chunks}) > 1:
-            raise ValueError("got chunks of several dtypes; need one; because they travel in one message")
+        self._check_shards(chunks)
         return self._reduce_scatter(self._links, [chunks], name, chunks)[0].view(chunks[self.rank].shape)
 
     @torch.no_grad()

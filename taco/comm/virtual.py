@@ -126,7 +126,7 @@ class VirtualCommunicator(Collectives):
         """parts[i][r]: what rank i gives to rank r's sum -> every rank's sum, in the shape of its chunk."""
         self._check_chunks(parts, "parts")
         for chunks in parts:
-            self._check_chunks(chunks, "chunks")
+            self._check_shards(chunks)
         sums = self._reduce_scatter(self._links, parts, name, [chunk for chunks in parts for chunk in chunks])
         return [total.view(chunk.shape) for total, chunk in zip(sums, parts[0], strict=True)]
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from taco.codec import reference, wire
+from taco.codec import cuda, reference, wire
 from taco.codec.base import Coder
 from taco.config import GroupCodec
+
+
+def on_gpu(x: Tensor) -> bool:
+    """Whether x is where kernels run."""
+    return x.is_cuda
 
 
 class GroupCoder(Coder):
     """Group codec on any device.
 
     backend: 'reference' is plain torch; 'cuda' the kernels; 'auto' the kernels for CUDA tensors and plain torch for
-    others. Sums (`decode_sum`, `decode_sum_encode`) are torch operations on every device, in the same arithmetic.
+    others. `sum_into` is plain torch on every device, in the same arithmetic.
     """
 
     linear: ClassVar[bool] = True
@@ -32,12 +36,11 @@ class GroupCoder(Coder):
         return wire.group_layout(self.config, numel).total
 
     def _kernels(self, x: Tensor):
-        """The CUDA module when it is to encode or decode x, else None. Raises `RuntimeError` when it cannot."""
-        if self.backend == "reference" or (self.backend == "auto" and not x.is_cuda):
+        """The kernels when they are to work on x, else None. Raises `RuntimeError` when they cannot."""
+        if self.backend == "reference" or (self.backend == "auto" and not on_gpu(x)):
             self.path = "reference"
             return None
-        cuda = importlib.import_module("taco.codec.cuda")
-        if not (x.is_cuda and cuda.available()):
+        if not (on_gpu(x) and cuda.available()):
             built = "built" if cuda.available() else "not built"
             raise RuntimeError(
                 f"got a {x.device.type} tensor with kernels {built}; need a CUDA tensor and the kernel library "
@@ -63,9 +66,13 @@ class GroupCoder(Coder):
         return self._finish(self._coefficients(packet, numel), numel)
 
     def _sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        if kernels := self._kernels(packets):
+            return kernels.decode_sum(packets.contiguous(), self.config, numel, dtype)
         return self._finish(self._sum_coefficients(packets, numel), numel)
 
     def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seed: int) -> Tensor:
+        if kernels := self._kernels(packets):
+            return kernels.decode_sum_encode(packets.contiguous(), self.config, numel, seed)
         return self._encode_coefficients(self._sum_coefficients(packets, numel), numel, seed)
 
     def sum_into(self, target: GroupCoder, packets: Tensor, numel: int, *, seed: int = 0) -> Tensor:
@@ -80,6 +87,9 @@ class GroupCoder(Coder):
                 "because a sum of coefficients has a meaning in their own rotation only"
             )
         self._check(packets, (len(packets), self.nbytes(numel, torch.float32)), torch.float32)
+        if numel == 0:
+            return torch.empty(0, dtype=torch.uint8, device=packets.device)
+        self.path = "reference"
         return target._encode_coefficients(self._sum_coefficients(packets, numel), numel, seed)
 
     def _encode_coefficients(self, total: Tensor, numel: int, seed: int) -> Tensor:
@@ -109,7 +119,6 @@ class GroupCoder(Coder):
         return reference.dequantise(codes.view(-1, config.group).t().contiguous(), s, alpha, config)
 
     def _sum_coefficients(self, packets: Tensor, numel: int) -> Tensor:
-        self.path = "reference"
         total = self._coefficients(packets[0], numel)
         for packet in packets[1:]:
             total = total + self._coefficients(packet, numel)

@@ -1,0 +1,286 @@
+# The artifact as one graph: kernels, runs, tables, figures, verdicts.
+#
+#   snakemake --cores all           kernels + every mini run + the tables, figures and verdicts of `mini` and `logged`
+#   snakemake --cores all fresh     the full-size runs again, on this machine's GPUs
+#
+# The source of a number is in its path: results/{source}/<run>.jsonl -> results/{source}/<experiment>.csv ->
+# figures/{source}/<experiment>.svg. Logs of `logged` are inputs only: no rule makes one, because Snakemake deletes
+# the outputs of a failed job.
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from snakemake.utils import min_version
+
+from taco import recipes
+from taco.config import to_dict
+
+min_version("9.19")
+
+# One thread a process: the runs share the cores. PATH: this Python's torchrun also where its environment is not active.
+shell.prefix(f"export PATH={Path(sys.executable).parent}:$PATH OMP_NUM_THREADS=1; ")
+
+LIBRARY = "kernels/build/libtaco.so"
+CORPORA = {"mini": "data/sotu-mini/meta.json", "fresh": "data/english-mix/meta.json"}
+CAPTURED = {run for source in CORPORA for run in recipes.captures(source)}
+TIMED = {
+    run for source in CORPORA for run in recipes.EXPERIMENTS["scaling"].runs(source)
+}
+
+
+def canonical(value):
+    """The text of a recipe; another text reruns what is made from it."""
+    return json.dumps(value, sort_keys=True)
+
+
+def logs(source, experiment):
+    """The logs of a table. Of `logged` those that are there: a missing one leaves its row out, and the table says so."""
+    paths = [
+        f"results/{source}/{name}.jsonl"
+        for name in recipes.EXPERIMENTS[experiment].logs(source)
+    ]
+    return [p for p in paths if source != "logged" or Path(p).exists()]
+
+
+def captures(source):
+    return [
+        f"results/{source}/captures/{run}.safetensors"
+        for run in recipes.captures(source)
+    ]
+
+
+def threads_of(wildcards):
+    """All cores for a run whose time counts or that starts ranks of its own, and for every run on a GPU."""
+    run = recipes.RUNS[wildcards.run]
+    alone = (
+        run.parallel.world_size > 1
+        or wildcards.run in TIMED
+        or wildcards.source == "fresh"
+    )
+    return max(run.parallel.world_size, workflow.cores or 1) if alone else 1
+
+
+def launcher(wildcards):
+    ranks = recipes.RUNS[wildcards.run].parallel.world_size
+    return "python" if ranks == 1 else f"torchrun --standalone --nproc-per-node {ranks}"
+
+
+def recipe_of(wildcards):
+    return canonical(to_dict(recipes.RUNS[wildcards.run]))
+
+
+def gpus_of(wildcards):
+    return (
+        recipes.RUNS[wildcards.run].parallel.world_size
+        if wildcards.source == "fresh"
+        else 0
+    )
+
+
+def paper(source):
+    """Tables, figures and verdicts of a source; nothing for a source without a log."""
+    names = [e for e in recipes.EXPERIMENTS if logs(source, e)]
+    tables = expand("results/{source}/{name}.csv", source=source, name=names)
+    figures = expand(
+        "figures/{source}/{name}.{form}", source=source, name=names, form=["svg", "png"]
+    )
+    return [*tables, *figures, *([f"results/{source}/claims.csv"] if names else [])]
+
+
+wildcard_constraints:
+    source="|".join(recipes.SOURCES),
+    experiment="|".join(recipes.EXPERIMENTS),
+    measure="|".join(recipes.MEASURES),
+    run="|".join(recipes.RUNS),
+
+
+localrules:
+    all,
+    fresh,
+
+
+rule all:
+    input:
+        LIBRARY,
+        paper("mini"),
+        paper("logged"),
+
+
+rule fresh:
+    input:
+        LIBRARY,
+        paper("fresh"),
+
+
+rule kernels:
+    """One library for every supported GPU and every torch."""
+    input:
+        sorted(
+            str(p)
+            for p in Path("kernels").iterdir()
+            if p.suffix in (".cu", ".cuh", ".cpp", ".h")
+        ),
+    output:
+        LIBRARY,
+    log:
+        "logs/kernels.log",
+    conda:
+        "envs/conda.yaml"
+    threads: 2
+    shell:
+        "python -m taco kernels build --out {output} --jobs {threads} > {log} 2>&1"
+
+
+rule corpus_mini:
+    """The State of the Union texts of this repository as tokens."""
+    output:
+        CORPORA["mini"],
+    log:
+        "logs/corpus-mini.log",
+    conda:
+        "envs/conda.yaml"
+    shell:
+        "python -m taco data sotu-mini --out $(dirname {output}) > {log} 2>&1"
+
+
+rule corpus_fresh:
+    """The user's text for full-size runs (ARTIFACT.md says which) in GPT-2's tokens."""
+    input:
+        text="data/raw/english-mix.txt.xz",
+        tokenizer="data/raw/gpt2",
+    output:
+        CORPORA["fresh"],
+    log:
+        "logs/corpus-fresh.log",
+    conda:
+        "envs/conda.yaml"
+    threads: workflow.cores
+    shell:
+        "python -m taco data prepare {input.text} --tokenizer gpt2 --tokenizer-files {input.tokenizer}"
+        " --threads {threads} --overwrite --out $(dirname {output}) > {log} 2>&1"
+
+
+rule train:
+    """One training run, real ranks under torchrun."""
+    input:
+        lambda wildcards: CORPORA[wildcards.source],
+    output:
+        "results/{source}/{run}.jsonl",
+    log:
+        "logs/{source}/{run}.log",
+    wildcard_constraints:
+        source="mini|fresh",
+        run="|".join(sorted(set(recipes.RUNS) - CAPTURED)),
+    conda:
+        "envs/conda.yaml"
+    threads: threads_of
+    resources:
+        gpu=gpus_of,
+    params:
+        recipe=recipe_of,
+        launcher=launcher,
+    shell:
+        "{params.launcher} -m taco train {wildcards.run} --source {wildcards.source} > {log} 2>&1"
+
+
+rule train_captured:
+    """A run that also keeps the tensors of one step, for the measurements on real data."""
+    input:
+        lambda wildcards: CORPORA[wildcards.source],
+    output:
+        log="results/{source}/{run}.jsonl",
+        captures="results/{source}/captures/{run}.safetensors",
+    log:
+        "logs/{source}/{run}.log",
+    wildcard_constraints:
+        source="mini|fresh",
+        run="|".join(sorted(CAPTURED)),
+    conda:
+        "envs/conda.yaml"
+    threads: threads_of
+    resources:
+        gpu=gpus_of,
+    params:
+        recipe=recipe_of,
+        launcher=launcher,
+    shell:
+        "{params.launcher} -m taco train {wildcards.run} --source {wildcards.source}"
+        " --capture {output.captures} > {log} 2>&1"
+
+
+rule measure:
+    """One measurement of codecs, on synthetic and captured tensors."""
+    input:
+        lambda wildcards: (
+            captures(wildcards.source)
+            if wildcards.measure in recipes.CAPTURE_MEASURES
+            else []
+        ),
+    output:
+        "results/{source}/{measure}.jsonl",
+    log:
+        "logs/{source}/{measure}.log",
+    wildcard_constraints:
+        source="mini|fresh",
+    conda:
+        "envs/conda.yaml"
+    params:
+        recipe=canonical([to_dict(c) for c in recipes.PRESETS.values()]),
+        captures=lambda wildcards, input: f"--captures {input}" if input else "",
+    shell:
+        "python -m taco measure {wildcards.measure} --source {wildcards.source} {params.captures} > {log} 2>&1"
+
+
+rule table:
+    """Logs -> numbers."""
+    input:
+        lambda wildcards: logs(wildcards.source, wildcards.experiment),
+    output:
+        "results/{source}/{experiment}.csv",
+    log:
+        "logs/{source}/{experiment}-table.log",
+    conda:
+        "envs/conda.yaml"
+    params:
+        recipe=lambda wildcards: canonical(
+            asdict(recipes.EXPERIMENTS[wildcards.experiment])
+        ),
+    shell:
+        "python -m taco tables {wildcards.experiment} --source {wildcards.source} > {log} 2>&1"
+
+
+rule figure:
+    """Numbers -> a figure that holds none of its own."""
+    input:
+        "results/{source}/{experiment}.csv",
+    output:
+        svg="figures/{source}/{experiment}.svg",
+        png="figures/{source}/{experiment}.png",
+    log:
+        "logs/{source}/{experiment}-figure.log",
+    conda:
+        "envs/conda.yaml"
+    shell:
+        "python -m taco figures {wildcards.experiment} --source {wildcards.source} > {log} 2>&1"
+
+
+rule claims:
+    """Numbers -> one verdict per claim."""
+    input:
+        lambda wildcards: [
+            f"results/{wildcards.source}/{e}.csv"
+            for e in recipes.EXPERIMENTS
+            if logs(wildcards.source, e)
+        ],
+    output:
+        "results/{source}/claims.csv",
+    log:
+        "logs/{source}/claims.log",
+    conda:
+        "envs/conda.yaml"
+    params:
+        recipe=canonical([asdict(c) for c in recipes.CLAIMS]),
+    shell:
+        "python -m taco claims --source {wildcards.source} > {log} 2>&1"

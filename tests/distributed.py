@@ -37,6 +37,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch.distributed"])
 _MAX_POOLS = 3
 _GRACE_S = 3.0
+_EXIT_S = 30.0  # a busy machine writes coverage slowly
 _pools: dict[tuple[int, float], _Pool] = {}
 
 
@@ -71,7 +72,7 @@ def run_ranks(
         pool.close(kill=True)
         raise
     if dies:
-        pool.close(kill=True)
+        pool.close()
         return results
     _pools[key] = pool  # last in, last out
     while len(_pools) > _MAX_POOLS:
@@ -141,7 +142,7 @@ class _Pool:
             with contextlib.suppress(BrokenPipeError):
                 pipe.send_bytes(b"")
         for pipe, process in zip(self._pipes, self._processes, strict=True):
-            process.join(10)
+            process.join(_EXIT_S)
             if process.is_alive():
                 process.kill()
                 process.join()

@@ -179,7 +179,7 @@ def _counted(rank: int, world_size: int, names: tuple[str, ...]) -> None:
         for algorithm, node_size in (("auto", 0), ("one_shot", 0), ("two_shot", 0), ("hierarchical", 2)):
             if algorithm == "hierarchical" and world_size % 4:
                 continue
-            for numel in (world_size, 128 * world_size, 1000 * world_size, 1024 * world_size + world_size):
+            for numel in (world_size, 1000 * world_size, 1024 * world_size):
                 codec, meter = preset(name), Meter()
                 comm = Communicator(None, codec, role="r", meter=meter, algorithm=algorithm, node_size=node_size)
                 x = torch.ones(numel, dtype=torch.bfloat16)

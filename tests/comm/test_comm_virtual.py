@@ -70,15 +70,16 @@ def test_sdp4bit_spends_its_bits_on_the_inter_node_level() -> None:
 
 @pytest.mark.parametrize("name", ["taco", "int8", "int4", "sdp4bit-gradient"])
 def test_the_sum_in_the_coded_domain_equals_decode_sum_encode_but_for_rounding_ties(name: str) -> None:
+    # whole groups: in a tail the coded domain keeps the padding's rounding errors, which decode cuts off
     codec = preset(name)
     inner, outer = coder(inner_codec(codec)), coder(codec)
-    packets = torch.stack([inner.encode(part) for part in gaussian(4, 1000)])
-    size = outer.nbytes(1000, torch.float32)
-    packet = resum(inner, outer, packets, 1000, torch.float32, size, 0)
-    direct = outer.encode(inner.decode_sum(packets, 1000, torch.float32))
-    payload = group_layout(codec, 1000).sizes[0]  # fp32 scales may differ in their last bit
+    packets = torch.stack([inner.encode(part) for part in gaussian(4, 1024)])
+    size = outer.nbytes(1024, torch.float32)
+    packet = resum(inner, outer, packets, 1024, torch.float32, size, 0)
+    direct = outer.encode(inner.decode_sum(packets, 1024, torch.float32))
+    payload = group_layout(codec, 1024).sizes[0]  # fp32 scales may differ in their last bit
     assert (packet != direct)[:payload].float().mean() < 0.01
-    y, z = (outer.decode(p, 1000, torch.float32) for p in (packet, direct))
+    y, z = (outer.decode(p, 1024, torch.float32) for p in (packet, direct))
     assert sqnr_db(z, y) > SQNR["int4"] + 10
 
 

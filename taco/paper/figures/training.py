@@ -1,0 +1,201 @@
+"""Figures of training runs: accuracy, threed, scaling."""
+
+from __future__ import annotations
+
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from taco.paper import style
+from taco.paper.table import Cells, number
+
+BAND = "#E8E8E8"
+
+
+def _unique(values) -> list:
+    return list(dict.fromkeys(values))
+
+
+def accuracy(rows: list[Cells]) -> Figure:
+    """Top: change of the validation loss by codec, a panel per model and TP size. Bottom: training loss by step."""
+    final = [r for r in rows if r["part"] == "final" and r["kind"] == "measured"]
+    curves = [r for r in rows if r["part"] == "curve"]
+    places = _unique((r["model"], r["tp"]) for r in final)
+    codecs = _unique(r["codec"] for r in final if r["codec"] != "none")
+    if not places:
+        return _nothing(rows)
+    fig = style.figure(2.9 + 0.17 * len(codecs))
+    ratios = (0.5 + 0.17 * len(codecs), 1.4)
+    body = fig.subfigures()  # the legend stands outside of it, below the title
+    axes = body.subplots(2, len(places), sharey="row", squeeze=False, height_ratios=ratios)
+    published = {r["codec"]: number(r["delta_pct"]) for r in rows if r["kind"] == "paper"}
+    for top, bottom, place in zip(axes[0], axes[1], places, strict=True):
+        _deltas(top, [r for r in final if (r["model"], r["tp"]) == place], codecs, published)
+        top.set_title(f"{place[0]}, TP {place[1]}")
+        _curves(bottom, [r for r in curves if (r["model"], r["tp"]) == place])
+    for tick, codec in zip(axes[0][0].get_yticklabels(), codecs, strict=True):
+        tick.set_color(style.colour(codec))
+    axes[0][0].invert_yaxis()
+    axes[1][0].set_ylabel("Δ training loss, %")
+    style.families(axes[0][0])
+    axes[0][0].plot([], [], "s", color=BAND, label="noise of the seed")
+    axes[0][0].plot(
+        [], [], "D", color=style.PAPER, markerfacecolor="white", markersize=3.5, label="published, another model"
+    )
+    body.legend(loc="outside upper right", ncols=5, handletextpad=0.1, columnspacing=1.2, fontsize=6.5)
+    style.notes(body, rows)
+    return fig
+
+
+def _nothing(rows: list[Cells]) -> Figure:
+    fig = style.figure(1.2)
+    style.empty(fig.subplots(), "no log in this source")
+    style.notes(fig, rows)
+    return fig
+
+
+def _deltas(ax: Axes, rows: list[Cells], codecs: list[str], published: dict[str, float]) -> None:
+    bands = [number(r["noise_band_pct"]) for r in rows if not math.isnan(number(r["noise_band_pct"]))]
+    if bands:
+        ax.axvspan(-bands[0], bands[0], color=BAND, linewidth=0)
+    ax.axvline(0, color="black", linewidth=0.6)
+    for r in rows:
+        if r["codec"] not in codecs:
+            continue
+        y, delta = codecs.index(r["codec"]), number(r["delta_pct"])
+        if math.isnan(delta):
+            ax.text(0.5, y, "not measured", transform=ax.get_yaxis_transform(), ha="center", va="center", fontsize=5.5,
+                    color=style.FAINT)  # fmt: skip
+        ax.plot(delta, y, "o", color=style.colour(r["codec"]))
+    for codec, delta in published.items():
+        if codec in codecs:
+            ax.plot(delta, codecs.index(codec), "D", color=style.PAPER, markerfacecolor="white", markersize=3.5)
+    ax.set_xscale("symlog", linthresh=0.1)
+    ax.set_xlim(-max(1.0, 2 * max(bands, default=0)), max(20.0, *(2 * number(r["delta_pct"]) for r in rows)))
+    ax.set_xticks([-1, -0.1, 0, 0.1, 1, 10], ["-1", "", "0", "", "1", "10"])
+    ax.set_yticks(range(len(codecs)), codecs)
+    ax.set_xlabel("Δ validation loss, %")
+    style.grid(ax, "x")
+
+
+def _curves(ax: Axes, rows: list[Cells]) -> None:
+    ax.axhline(0, color="black", linewidth=0.6)
+    for log in _unique(r["log"] for r in rows):
+        mine = [r for r in rows if r["log"] == log]
+        codec = mine[0]["codec"]
+        xs, ys = [number(r["step"]) for r in mine], [number(r["delta_pct"]) for r in mine]
+        if codec == "none":
+            ax.fill_between(xs, [-abs(y) for y in ys], [abs(y) for y in ys], color=BAND, linewidth=0)
+        else:
+            ax.plot(xs, ys, color=style.colour(codec), linewidth=0.8, alpha=0.8)
+    ax.set_yscale("symlog", linthresh=0.1)
+    ax.set_yticks([-10, -1, -0.1, 0, 0.1, 1, 10], ["-10", "-1", "", "0", "", "1", "10"])
+    ax.set_xlabel("step")
+    style.grid(ax, "y")
+
+
+def threed(rows: list[Cells]) -> Figure:
+    """Per arm: MiB one rank sends in a step by axis of the grid, change of the validation loss, speed ratio."""
+    arms = [r for r in rows if r["kind"] == "measured"]
+    if not arms:
+        return _nothing(rows)
+    fig = style.figure(1.4 + 0.24 * len(arms))
+    wire, loss, speed = fig.subplots(1, 3, sharey=True, width_ratios=(1.9, 1, 1))
+    for y, r in enumerate(arms):
+        left = 0.0
+        for axis, roles in (
+            ("tp", ("forward", "backward")),
+            ("dp", ("gradient", "weight")),
+            ("pp", ("forward", "backward")),
+        ):
+            for role in roles:
+                width = number(r[f"wire_mib_{axis}_{role}"])
+                if not math.isnan(width):
+                    wire.barh(y, width, left=left, height=0.68, color=style.AXIS_COLOURS[axis], linewidth=0)
+                    left += width
+        ratio = number(r["wire_ratio"])
+        text = " not measured" if r["status"] == "missing" else f" {ratio:.2f}x" if not math.isnan(ratio) else ""
+        wire.text(left, y, text, va="center", fontsize=6.5)
+        loss.plot(number(r["delta_pct"]), y, "o", color=style.PLAIN)
+        speed.plot(number(r["speedup"]), y, "o", color=style.PLAIN)
+    names = [r["compressed"].upper().replace("+", " + ") if r["compressed"] != "none" else "nothing" for r in arms]
+    wire.set_yticks(range(len(arms)), names)
+    wire.invert_yaxis()
+    wire.set(xlabel="MiB one rank sends in a step", title="a  bytes by axis, and fewer-bytes ratio")
+    wire.margins(x=0.12)
+    for axis, tint in style.AXIS_COLOURS.items():
+        wire.plot([], [], "s", color=tint, label=axis.upper())
+    wire.legend(loc="lower right", handletextpad=0.1, borderpad=0)
+    loss.axvline(0, color="black", linewidth=0.6)
+    loss.set(xlabel="validation loss, change in %", title="b  loss")
+    speed.axvline(1, color="black", linewidth=0.6)
+    speed.set(xlabel="tokens/s over uncompressed", title="c  speed ratio")
+    for ax in (wire, loss, speed):
+        style.grid(ax, "x")
+    style.notes(fig, rows, speed=True)
+    return fig
+
+
+def scaling(rows: list[Cells]) -> Figure:
+    """Per shape and codec: MiB one rank sends in a step, communication fraction, speed ratio with its Amdahl bound."""
+    runs = [r for r in rows if r["kind"] == "measured"]
+    if not runs:
+        return _nothing(rows)
+    shapes = _unique((r["model"], r["world_size"], r["tp"], r["pp"], r["dp"]) for r in runs)
+    codecs = _unique(r["codec"] for r in runs)
+    fig = style.figure(1.5 + 0.28 * len(shapes))
+    wire, share, speed = fig.subplots(1, 3, sharey=True, width_ratios=(1.2, 1, 1.2))
+    for r in runs:
+        place = shapes.index((r["model"], r["world_size"], r["tp"], r["pp"], r["dp"]))
+        y, tint = place + 0.22 * (codecs.index(r["codec"]) - (len(codecs) - 1) / 2), style.colour(r["codec"])
+        sent = number(r["wire_mib_per_step"]) or math.nan
+        wire.plot(sent, y, "o", color=tint)
+        if number(r["wire_ratio"]) > 1:
+            wire.annotate(f"{number(r['wire_ratio']):.2f}x", (sent, y), (4, 0), textcoords="offset points", va="center",
+                          fontsize=5.5, color=tint)  # fmt: skip
+        share.plot(number(r["comm_fraction"]), y, "o", color=tint)
+        if r["codec"] != "none":
+            speed.plot(number(r["speedup"]), y, "o", color=tint)
+            speed.plot(number(r["amdahl_bound"]), y, "|", color=tint, markersize=7)
+    _label_shapes(wire, shapes)
+    for codec in codecs:
+        wire.plot([], [], "o", color=style.colour(codec), label=codec)
+    wire.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=len(codecs), handletextpad=0.1, borderpad=0)
+    wire.margins(x=0.18)
+    wire.set_xlim(0, None)
+    wire.set(xlabel="MiB one rank sends in a step", title="a  bytes, and fewer-bytes ratio")
+    share.set(xlabel="share of the step", title="b  communication f", xlim=(0, 1))
+    speed.axvline(1, color="black", linewidth=0.6)
+    _published_speedup(speed, rows, len(shapes))
+    speed.set(xlabel="tokens/s over uncompressed", title="c  speed ratio; bar: 1/(1 - f + f/k)")
+    for ax in (wire, share, speed):
+        style.grid(ax, "x")
+    style.notes(fig, rows, speed=True)
+    return fig
+
+
+def _label_shapes(ax: Axes, shapes: list[tuple]) -> None:
+    many_models = len({s[0] for s in shapes}) > 1
+    names = []
+    for model, world, tp, pp, dp in shapes:
+        parts = [f"{axis}{size}" for axis, size in (("TP", tp), ("PP", pp), ("DP", dp)) if size != "1"]
+        names.append((f"{model}  " if many_models else "") + (" ".join(parts) or "one process") + f"  ({world})")
+    ax.set_yticks(range(len(shapes)), names)
+    ax.invert_yaxis()
+
+
+def _published_speedup(ax: Axes, rows: list[Cells], height: int) -> None:
+    for r in rows:
+        if r["kind"] == "paper":
+            value = number(r["speedup"])
+            ax.axvline(value, color=style.PAPER, linestyle=":", linewidth=0.9)
+            ax.text(
+                value,
+                height - 0.55,
+                f"published:\nup to {value:g}x ",
+                color=style.PAPER,
+                fontsize=5.5,
+                ha="right",
+                va="bottom",
+            )

@@ -1,0 +1,145 @@
+"""How every figure looks, and how it becomes the same bytes each time.
+
+Colours are Okabe and Ito's, which stay apart for colour-blind readers. A colour means one family of codecs in every
+figure.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import matplotlib
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from taco.paper.table import Cells
+from taco.recipes import PRESETS
+
+WIDTH = 7.0
+"""Inches: two columns of a paper."""
+
+PAPER, OURS, OTHERS, PLAIN = "#D55E00", "#0072B2", "#666666", "#000000"
+FAMILY = {
+    "none": PLAIN,
+    **dict.fromkeys(("taco", "taco-e5m2"), PAPER),
+    **dict.fromkeys(("int8", "int6", "int4", "fp8"), OURS),
+}
+AXIS_COLOURS = {"tp": "#0072B2", "dp": "#E69F00", "pp": "#009E73"}
+ROLE_COLOURS = {"tp_forward": "#0072B2", "tp_backward": "#D55E00"}
+ROLE_WORDS = {"tp_forward": "forward", "tp_backward": "backward"}
+GRID, FAINT = "#DDDDDD", "#999999"
+
+RC = {
+    "font.family": "DejaVu Sans", "font.size": 7.5, "axes.titlesize": 8, "axes.labelsize": 7.5,
+    "axes.titlelocation": "left", "xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 7,
+    "legend.frameon": False, "axes.linewidth": 0.6,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6, "lines.linewidth": 1.2, "lines.markersize": 4, "figure.dpi": 100, "savefig.dpi": 200,
+    "svg.hashsalt": "taco", "svg.fonttype": "path", "path.simplify": False, "axes.unicode_minus": True,
+}  # fmt: skip
+
+
+def figure(height: float, width: float = WIDTH) -> Figure:
+    """An empty figure of this size in inches, without any global state of pyplot."""
+    fig = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(fig)
+    return fig
+
+
+def own_fonts() -> None:
+    """Forget the fonts of the machine: only those that come with matplotlib look the same everywhere."""
+    fonts = font_manager.fontManager
+    fonts.ttflist = [f for f in fonts.ttflist if f.fname.startswith(matplotlib.get_data_path())]
+
+
+def save(fig: Figure, path: Path) -> tuple[Path, Path]:
+    """Write `path`.svg and `path`.png, without dates or versions in them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
+    fig.savefig(svg, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    fig.savefig(png, metadata={"Software": None})
+    return svg, png
+
+
+def colour(codec: str) -> str:
+    """The colour of a codec's family; a variant such as 'taco-g256', which is no preset, has its base's."""
+    if codec in PRESETS:
+        return FAMILY.get(codec, OTHERS)
+    return FAMILY.get(codec.split(" ")[0].split("-")[0], OTHERS)
+
+
+def families(ax: Axes) -> None:
+    """Empty lines on `ax` that tell a legend which colour is which family."""
+    for label, value in (("the paper's codec", PAPER), ("ours", OURS), ("others", OTHERS)):
+        ax.plot([], [], "o", color=value, label=label)
+
+
+def grid(ax: Axes, axis: str) -> None:
+    """Thin lines to read values by."""
+    ax.grid(axis=axis, color=GRID, linewidth=0.5)
+    ax.tick_params(length=2)
+
+
+def spread(values: Sequence[float], gap: float) -> list[float]:
+    """Positions as near to `values` as possible that are at least `gap` apart, in the values' order."""
+    order = sorted(range(len(values)), key=lambda i: (values[i], i))
+    blocks: list[list] = []  # [centre of the block's targets, indices]: touching blocks merge into one
+    for i in order:
+        blocks.append([values[i], [i]])
+        while len(blocks) > 1 and _bottom(blocks[-1], gap) < _top(blocks[-2], gap) + gap:
+            _, second = blocks.pop()
+            members = blocks[-1][1] + second
+            blocks[-1] = [sum(values[j] for j in members) / len(members), members]
+    placed = [0.0] * len(values)
+    for block in blocks:
+        for k, i in enumerate(block[1]):
+            placed[i] = _bottom(block, gap) + k * gap
+    return placed
+
+
+def _bottom(block: list, gap: float) -> float:
+    return block[0] - gap * (len(block[1]) - 1) / 2
+
+
+def _top(block: list, gap: float) -> float:
+    return block[0] + gap * (len(block[1]) - 1) / 2
+
+
+def label_at_right(ax: Axes, points: Sequence[tuple[float, float, str, str]], gap: float) -> None:
+    """Write each (x, y, text, colour) beside the axes, `gap` apart in y units, with a thin line to its point."""
+    right = ax.get_xlim()[1]
+    for (x, y, text, tint), place in zip(points, spread([p[1] for p in points], gap), strict=True):
+        ax.annotate(
+            text, xy=(x, y), xytext=(right, place), color=tint, va="center", ha="left", fontsize=6.5,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": tint, "linewidth": 0.35, "shrinkA": 1, "shrinkB": 2},
+        )  # fmt: skip
+
+
+def empty(ax: Axes, text: str) -> None:
+    """Say in the place of a panel why it has nothing to show."""
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, text, ha="center", va="center", color=FAINT, transform=ax.transAxes)
+
+
+def notes(fig: Figure, rows: Iterable[Cells], *, speed: bool = False) -> None:
+    """The line under a figure: where the numbers come from, which logs this source lacks, what CPU times mean."""
+    rows = list(rows)
+    measured = [r for r in rows if r["status"] == "measured"]
+    lines = []
+    places = sorted({" over ".join(filter(None, (r["hardware"], r["transport"]))) for r in measured} - {""})
+    if places:
+        lines.append("Measured on " + "; ".join(places) + ".")
+    if speed and any(r["device"] == "cpu" for r in measured):
+        lines.append("Absolute speeds of CPU processes mean nothing for GPUs: read the ratios and the bytes.")
+    absent = sorted({r["log"] for r in rows if r["status"] == "missing"})
+    if absent:
+        more = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
+        lines.append("Not measured in this source: " + ", ".join(absent[:4]) + more + ".")
+    if lines:
+        text = "\n".join(textwrap.wrap(" ".join(lines), width=150))
+        fig.supxlabel(text, x=0.01, ha="left", fontsize=6, color="#555555")

@@ -1,0 +1,73 @@
+"""The one writer and the one reader of the CSV files between tables, figures and claims.
+
+The same rows always give the same bytes: floats have six significant digits, lines end in a newline,
+a number that does not exist is an empty cell, and a file appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+Cells = dict[str, str]
+
+
+def number(value: Any) -> float:
+    """A float of a log's or a cell's value; NaN for an empty cell, None or a word that is not a number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def cell(value: Any) -> str:
+    """The text of one cell."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        # adding zero turns -0.0 into 0.0: both are the same number and get the same text
+        return "" if math.isnan(value) else f"{value + 0.0:.6g}"
+    return str(value)
+
+
+def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Row]) -> Path:
+    """Write `rows` under `columns`, in the order given. Raises `ValueError` for a row with an unknown column."""
+    path = Path(path)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        unknown = sorted(set(row) - set(columns))
+        if unknown:
+            raise ValueError(
+                f"got a row of {path.name} with {', '.join(unknown)}; need columns among {', '.join(columns)}; "
+                "because a column that is not declared would be lost"
+            )
+        writer.writerow([cell(row.get(column)) for column in columns])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(text.getvalue())
+    os.replace(part, path)
+    return path
+
+
+def read_table(path: str | Path) -> list[Cells]:
+    """All rows of a table as text. Raises `ValueError` for a missing or an empty file."""
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"got no file {path}; need a table; because figures and verdicts are made from tables only")
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        rows = list(reader)
+        header = reader.fieldnames
+    if not header:
+        raise ValueError(f"got the empty file {path}; need a header line; because columns are found by name")
+    return rows

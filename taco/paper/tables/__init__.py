@@ -1,0 +1,49 @@
+"""`taco tables EXPERIMENT`: the logs of one source become one CSV.
+
+Every number, median and ratio is made here; figures and verdicts only read. A run or measurement that the
+source does not have keeps its row, with status `missing` and empty numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from taco.paper.table import write_table
+from taco.paper.tables import ablation, measures, training
+from taco.paper.tables.load import experiment, read_logs
+from taco.recipes import EXPERIMENTS, SOURCES
+
+TABLES = {
+    "codec_fidelity": measures.codec_fidelity,
+    "distribution": measures.distribution,
+    "accuracy": training.accuracy,
+    "threed": training.threed,
+    "scaling": training.scaling,
+    "ablation": ablation.ablation,
+    "correctness": measures.correctness,
+}
+
+
+def make(name: str, source: str, results: Path = Path("results")) -> Path:
+    """Write results/<source>/<name>.csv. Raises `ConfigError` for an unknown experiment, `LogError` for a bad log."""
+    experiment(name)
+    columns, rows = TABLES[name](read_logs(name, results / source, source))
+    return write_table(results / source / f"{name}.csv", columns, rows)
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Add `taco tables`."""
+    parser = subparsers.add_parser(
+        "tables", help="logs to CSV", description="Make results/SOURCE/EXPERIMENT.csv from logs."
+    )
+    parser.add_argument("experiment", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
+    parser.add_argument("--source", default="mini", choices=SOURCES)
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the table and print where it is."""
+    print(make(args.experiment, args.source, args.results))
+    return 0

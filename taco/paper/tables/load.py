@@ -1,0 +1,98 @@
+"""Logs of one source, and where every row comes from."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from taco import log, recipes
+from taco.config import ConfigError, to_dict
+from taco.paper.table import Row, number
+
+PROVENANCE = ("kind", "label", "status", "log", "commit", "date", "device", "hardware", "transport", "seed")
+"""The last columns of every table.
+
+kind: measured, modelled or paper. label: ours, authors-code (their semantics, run by us) or paper.
+status: measured, published or missing; a missing row has its log's name and no numbers.
+"""
+
+
+def experiment(name: str) -> recipes.Experiment:
+    """The experiment called `name`. Raises `ConfigError` for an unknown name."""
+    if name not in recipes.EXPERIMENTS:
+        raise ConfigError(
+            f"got experiment {name!r}; need one of {', '.join(recipes.EXPERIMENTS)}; "
+            "because tables are made for the experiments of taco.recipes"
+        )
+    return recipes.EXPERIMENTS[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logs:
+    """The finished logs that one experiment has in one source; `missing` are the names of those it lacks."""
+
+    runs: dict[str, log.Log] = field(default_factory=dict)
+    measures: dict[str, log.Log] = field(default_factory=dict)
+    missing_runs: tuple[str, ...] = ()
+    missing_measures: tuple[str, ...] = ()
+
+
+def read_logs(name: str, folder: Path, source: str) -> Logs:
+    """Read the logs of experiment `name` in `folder`. An absent log is missing; a damaged one raises `LogError`."""
+    chosen = experiment(name)
+    runs, missing_runs = _read(chosen.runs(source), folder)
+    measures, missing_measures = _read(chosen.measures, folder)
+    return Logs(runs=runs, measures=measures, missing_runs=missing_runs, missing_measures=missing_measures)
+
+
+def _read(names: Iterable[str], folder: Path) -> tuple[dict[str, log.Log], tuple[str, ...]]:
+    names = tuple(names)
+    found = {name: folder / f"{name}.jsonl" for name in names if (folder / f"{name}.jsonl").exists()}
+    return {name: log.read(path) for name, path in found.items()}, tuple(n for n in names if n not in found)
+
+
+def provenance(name: str, source: log.Log, label: str = "ours") -> Row:
+    """Provenance columns of a row that `source` measured. Commits of a changed tree end in '+'."""
+    p = source.header.get("provenance", {})
+    commit = str(p.get("commit", ""))[:12] + ("+" if p.get("dirty") else "")
+    return {
+        "kind": "measured", "label": label, "status": "measured", "log": name, "commit": commit,
+        "date": p.get("date"), "device": p.get("device"), "hardware": p.get("hardware"),
+        "transport": p.get("transport"), "seed": p.get("seed"),
+    }  # fmt: skip
+
+
+def missing(name: str, seed: int | None = None) -> Row:
+    """Provenance columns of a row whose log does not exist in this source."""
+    return {"kind": "measured", "label": "ours", "status": "missing", "log": name, "seed": seed}
+
+
+def published(where: str) -> Row:
+    """Provenance columns of a number that the authors published; `where` is abstract or README."""
+    return {"kind": "paper", "label": "paper", "status": "published", "log": where}
+
+
+def run_config(name: str) -> dict:
+    """The recipe of a run without a log, as plain data."""
+    return to_dict(recipes.RUNS[name])
+
+
+def codec_rank(name: str) -> tuple[int, str]:
+    """Sort key that puts codecs in the order of the presets and others after them."""
+    order = list(recipes.PRESETS)
+    return (order.index(name) if name in order else len(order), name)
+
+
+def median(values: Iterable[float]) -> float:
+    """Median of the finite values, NaN if there are none."""
+    finite = [v for v in map(number, values) if math.isfinite(v)]
+    return statistics.median(finite) if finite else math.nan
+
+
+def mean(values: Iterable[float]) -> float:
+    """Mean of the values, NaN if there are none."""
+    values = list(map(number, values))
+    return statistics.fmean(values) if values else math.nan

@@ -1,0 +1,156 @@
+"""One training run as the numbers that tables need."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from taco import log
+from taco.config import ROLES
+from taco.paper.table import Row, number
+from taco.paper.tables.load import Logs, mean, median, missing, provenance, run_config
+
+WARM_STEPS = 3
+"""Steps left out of every time: the first ones allocate, connect and fill caches."""
+
+MIB = 2**20
+AXES = {"tp": ("tp_forward", "tp_backward"), "dp": ("dp_gradient", "dp_weight"), "pp": ("pp_forward", "pp_backward")}
+
+
+def joined(names: list[str]) -> str:
+    """Distinct codec names with '+', or 'none'."""
+    used = [n for i, n in enumerate(names) if n != "none" and n not in names[:i]]
+    return "+".join(used) if used else "none"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run of an experiment: its configuration, and its log unless that is missing.
+
+    Times are medians over the steps after `WARM_STEPS`; wire bytes are what the busiest rank sends in a step.
+    """
+
+    name: str
+    config: dict
+    log: log.Log | None = field(default=None, repr=False)
+
+    @cached_property
+    def steps(self) -> list[dict]:
+        return self.log.of("step") if self.log else []
+
+    @property
+    def seed(self) -> int:
+        return self.config["train"]["seed"]
+
+    @property
+    def model(self) -> str:
+        return self.config["model"]["name"]
+
+    @property
+    def ways(self) -> int:
+        """Tensor-parallel ranks, real or virtual."""
+        return self.config["parallel"]["tp"] * self.config["parallel"].get("virtual_tp", 1)
+
+    def codec(self, axis: str) -> str:
+        """The codecs of one axis (tp, dp, pp) of the grid, 'none' if the axis is not compressed."""
+        return joined([self.config["policy"][role]["name"] for role in AXES[axis]])
+
+    @property
+    def tp_codec(self) -> str:
+        """The TP codec if both directions share it, else what each direction has."""
+        forward, backward = (self.config["policy"][role]["name"] for role in AXES["tp"])
+        return forward if forward == backward else f"{forward} forward, {backward} backward"
+
+    @property
+    def compressed(self) -> bool:
+        return any(self.config["policy"][role]["name"] != "none" for role in ROLES)
+
+    def key(self, *, seed: bool = True, parallel: bool = True) -> str:
+        """What two runs must share to be compared: all but name and codecs, and but seed or grid if asked."""
+        train = {k: v for k, v in self.config["train"].items() if seed or k != "seed"}
+        parts = {"model": self.config["model"], "data": self.config["data"], "train": train}
+        return json.dumps(parts | ({"parallel": self.config["parallel"]} if parallel else {}), sort_keys=True)
+
+    @property
+    def val_loss(self) -> float:
+        if self.log is None:
+            return math.nan
+        evals = self.log.of("eval")
+        return number(self.log.end.get("val_loss", evals[-1]["val_loss"] if evals else None))
+
+    @property
+    def tokens(self) -> int | None:
+        train = self.config["train"]
+        return len(self.steps) * train["batch"] * self.config["data"]["seq"] if self.steps else None
+
+    def _warm(self) -> list[dict]:
+        return self.steps[WARM_STEPS:] or self.steps
+
+    @property
+    def tokens_per_s(self) -> float:
+        return median(s.get("tokens_per_s") for s in self._warm())
+
+    @property
+    def step_ms(self) -> float:
+        return median(s.get("step_ms") for s in self._warm())
+
+    @property
+    def comm_fraction(self) -> float:
+        """Share of the step's time spent in communication, from the same step's clock."""
+        return median(
+            number(s["phases_ms"].get("comm")) / number(s["step_ms"]) for s in self._warm() if "phases_ms" in s
+        )
+
+    def wire_mib(self, *roles: str) -> float:
+        """MiB one rank sends in a step for these roles; NaN without a log."""
+        return mean(sum(s.get("wire", {}).get(r, {}).get("wire", 0) for r in roles) / MIB for s in self.steps)
+
+    def wire_ratio(self, *roles: str) -> float:
+        """Bytes the same messages have uncompressed, over bytes sent; NaN if nothing was sent."""
+        totals = {
+            k: sum(s.get("wire", {}).get(r, {}).get(k, 0) for s in self.steps for r in roles) for k in ("raw", "wire")
+        }
+        return totals["raw"] / totals["wire"] if totals["wire"] else math.nan
+
+    def provenance(self) -> Row:
+        return provenance(self.name, self.log) if self.log else missing(self.name, self.seed)
+
+
+def summaries(logs: Logs) -> list[Summary]:
+    """All runs of an experiment; a measured run's configuration is its log's, a missing one's is the recipe's."""
+    found = [Summary(name, source.header["config"], source) for name, source in logs.runs.items()]
+    return found + [Summary(name, run_config(name)) for name in logs.missing_runs]
+
+
+def baseline(run: Summary, runs: list[Summary]) -> Summary | None:
+    """The measured uncompressed run that differs from `run` in nothing but its codecs."""
+    same = [r for r in runs if r.log and not r.compressed and r.key() == run.key()]
+    return min(same, key=lambda r: r.name) if same else None
+
+
+def change_pct(value: float, reference: float) -> float:
+    """100 (value - reference) / reference."""
+    return 100 * (value - reference) / reference
+
+
+def delta_pct(run: Summary, base: Summary | None) -> float:
+    """Change of the validation loss to the baseline in percent; NaN if one of the two is missing."""
+    return change_pct(run.val_loss, base.val_loss) if base else math.nan
+
+
+def noise_band_pct(run: Summary, runs: list[Summary]) -> float:
+    """Largest change of validation loss between uncompressed runs that differ in the seed only; NaN with one seed.
+
+    Every grid of the same model counts: without compression grids differ by fp32 rounding.
+    """
+    wanted = run.key(seed=False, parallel=False)
+    losses: dict[int, list[float]] = {}
+    for r in runs:
+        if r.log and not r.compressed and r.key(seed=False, parallel=False) == wanted:
+            losses.setdefault(r.seed, []).append(r.val_loss)
+    if len(losses) < 2:
+        return math.nan
+    means = [mean(losses[seed]) for seed in sorted(losses)]
+    return max(abs(change_pct(value, means[0])) for value in means[1:])

@@ -51,13 +51,27 @@ class GatherWeights(_Allocate, AllGather):
 
 
 class GatherDifferences(GatherWeights):
-    """The same, as differences to what was sent last. `parameters`: the group's sharded parameters."""
+    """The same, as differences to what was sent last.
 
-    def __init__(self, comm: Communicator, exact: Communicator, name: str, parameters: list[nn.Parameter]) -> None:
+    parameters: the group's sharded parameters. dtype: in which they are gathered.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        exact: Communicator,
+        name: str,
+        parameters: list[nn.Parameter],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__(comm, name)
-        self.exact, self.parameters = exact, parameters
+        self.exact, self.parameters, self.dtype = exact, parameters, dtype
         self.last: Tensor | None = None
         self.sent_version = -1
+
+    def numel(self) -> int:
+        """Elements that this rank sends for the group."""
+        return sum(_padded_numel(p, self.comm.world_size) for p in self.parameters)
 
     def version(self) -> int:
         """Grows whenever a parameter of the group changes in place (optimizer step, load)."""
@@ -114,18 +128,18 @@ class Differences:
         self.gathers: dict[str, GatherDifferences] = {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """name -> this rank's part of `last` as a DTensor over (dp, tp), and whether the weights are still the same.
-
-        Groups that have not gathered yet are absent.
+        """For each group this rank's part of `last`, as a DTensor over (dp, tp), and its condition: 1 the weights are
+        still those, 0 they have changed since, -1 nothing was sent yet (then the part is zeros).
         """
         state: dict[str, Tensor] = {}
         for name, gather in self.gathers.items():
-            if gather.last is None:
-                continue
-            own = gather.last.chunk(gather.comm.world_size)[gather.comm.rank].clone()
+            own = torch.zeros(gather.numel(), dtype=torch.float32, device=local(gather.parameters[0]).device)
+            if gather.last is not None:
+                own = gather.last.chunk(gather.comm.world_size)[gather.comm.rank].clone()
             sharded = DTensor.from_local(own[None, None], self.mesh, [Shard(0), Shard(1)], run_check=False)
             state[f"dp_weight.{name}"] = sharded
-            state[f"dp_weight.{name}.current"] = torch.tensor(int(gather.version() == gather.sent_version))
+            condition = -1 if gather.last is None else int(gather.version() == gather.sent_version)
+            state[f"dp_weight.{name}.condition"] = torch.tensor(condition)
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -134,24 +148,23 @@ class Differences:
         A group that `state` lacks starts with an exact gather. Raises ValueError for a state of another shape.
         """
         for name, gather in self.gathers.items():
-            own = state.get(f"dp_weight.{name}")
-            if own is None:
+            condition = int(state.get(f"dp_weight.{name}.condition", -1))
+            if condition < 0:
                 gather.last = None
                 continue
-            size = sum(_padded_numel(p, gather.comm.world_size) for p in gather.parameters)
-            part = local(own).flatten()
-            if part.numel() != size:
+            part = local(state[f"dp_weight.{name}"]).flatten()
+            if part.numel() != gather.numel():
                 raise ValueError(
-                    f"got {part.numel()} elements for {name}; need {size}; because the state belongs to one mesh shape"
+                    f"got {part.numel()} elements for {name}; need {gather.numel()}; "
+                    "because the state of weight differences belongs to one process grid"
                 )
-            gather.last = gather.exact.all_gather(part, 0, name=name)
-            current = int(state[f"dp_weight.{name}.current"])
-            gather.sent_version = gather.version() if current else -1
+            gather.last = gather.exact.all_gather(part.to(gather.dtype), 0, name=name)
+            gather.sent_version = gather.version() if condition else -1
 
 
-def _padded_numel(parameter: Tensor, ways: int) -> int:
+def _padded_numel(parameter: DTensor, ways: int) -> int:
     """Elements that FSDP2 sends per rank: dim 0 is padded to a multiple of the ranks."""
-    full = parameter.to_local().shape if not isinstance(parameter, DTensor) else _unsharded_shape(parameter)
+    full = _unsharded_shape(parameter)
     return -(-full[0] // ways) * (full.numel() // full[0])
 
 
@@ -198,7 +211,7 @@ def shard_data(
         if not own:
             continue
         if getattr(weights.codec, "difference", False):
-            gather = GatherDifferences(weights, exact, name, own)
+            gather = GatherDifferences(weights, exact, name, own, dtype)
             differences.gathers[name] = gather
         else:
             gather = GatherWeights(weights, name)

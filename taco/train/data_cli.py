@@ -30,6 +30,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     held.add_argument("--held-out", type=float, default=0.01, help="share of the text for validation (default: 0.01)")
     held.add_argument("--held-out-files", nargs="+", type=Path, metavar="FILE", help="the text for validation")
     make.add_argument("--field", default="text", help="key or column of the text (default: text)")
+    make.add_argument(
+        "--errors", choices=("strict", "replace"), default="strict", help="what to do with bytes that are not UTF-8"
+    )
     make.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="for tokenising (default: all cores)")
     make.add_argument("--overwrite", action="store_true", help="replace OUT")
 
@@ -56,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
             held_out=args.held_out_files or args.held_out,
             files=args.tokenizer_files,
             field=args.field,
+            errors=args.errors,
             overwrite=args.overwrite,
             threads=args.threads,
             progress=True,

@@ -3,8 +3,8 @@
     file             content
     train.bin        token ids of the training split, flat, uint16 or uint32, little endian
     val.bin          the same for the held-out split
-    meta.json        {"version", "tokenizer", "vocab", "eod", "dtype", "held_out", "sources",
-                     "splits": {split: {"tokens", "documents", "text_bytes", "sha256"}}}
+    meta.json        {"version", "tokenizer", "vocab", "eod", "dtype", "held_out", "errors",
+                     "sources", "splits": {split: {"tokens", "documents", "text_bytes", "sha256"}}}
     tokenizer.json   only for a tokenizer that was trained on the text
 
 Every document ends with the token `eod`. `text_bytes` are UTF-8 bytes of text, for losses per byte.

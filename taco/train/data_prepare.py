@@ -57,7 +57,9 @@ class _Split:
         }
 
 
-def _assign(inputs: Iterable[Path], held_out: float | Sequence[Path], field: str) -> Iterator[tuple[str, Piece]]:
+def _assign(
+    inputs: Iterable[Path], held_out: float | Sequence[Path], field: str, errors: str
+) -> Iterator[tuple[str, Piece]]:
     """(split, piece) in the order of the inputs.
 
     A fraction holds out a piece whenever the held-out characters are fewer than that share of all so far, so the
@@ -66,11 +68,11 @@ def _assign(inputs: Iterable[Path], held_out: float | Sequence[Path], field: str
     if not isinstance(held_out, float):
         for split, files in (("train", inputs), ("val", held_out)):
             for file in files:
-                yield from ((split, piece) for piece in pieces(file, field))
+                yield from ((split, piece) for piece in pieces(file, field, errors))
         return
     total = held = 0
     for file in inputs:
-        for piece in pieces(file, field):
+        for piece in pieces(file, field, errors):
             split = "val" if held < held_out * total else "train"
             total += len(piece.text)
             held += len(piece.text) if split == "val" else 0
@@ -81,8 +83,7 @@ def _assign(inputs: Iterable[Path], held_out: float | Sequence[Path], field: str
 def _new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
     """A temporary folder beside `out` that becomes `out` at the end, or is removed. What a killed process left is
     removed by the next one: a folder that a living process is filling is locked."""
-    used = out.exists() and (not out.is_dir() or any(out.iterdir()))
-    check(overwrite or not used, f"existing {out}", "a new or empty folder, or overwrite", "it would be replaced")
+    _may_replace(out, overwrite)
     out.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{out.name}.part-"
     for stale in out.parent.glob(f"{prefix}*"):
@@ -95,14 +96,27 @@ def _new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
         try:
             yield part
             part.chmod(0o755)
-            if used:
-                old = Path(tempfile.mkdtemp(prefix=prefix, dir=out.parent))
-                out.rename(old / out.name)
-            part.rename(out)
-            if used:
-                shutil.rmtree(old)
+            _publish(part, out, overwrite)
         finally:
             shutil.rmtree(part, ignore_errors=True)
+
+
+def _may_replace(out: Path, overwrite: bool) -> bool:
+    """Whether something is at `out`; DataError if so and overwrite was not asked for."""
+    used = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    check(overwrite or not used, f"existing {out}", "a new or empty folder, or overwrite", "it would be replaced")
+    return used
+
+
+def _publish(part: Path, out: Path, overwrite: bool) -> None:
+    """Rename `part` to `out`; what is there goes first, by a rename as well. An empty folder is replaced as it is."""
+    if _may_replace(out, overwrite):  # asked again: another process may have made it meanwhile
+        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.part-", dir=out.parent))
+        out.rename(old / out.name)
+        part.rename(out)
+        shutil.rmtree(old)
+    else:
+        part.rename(out)
 
 
 def _lock(folder: Path, stack: ExitStack) -> bool:
@@ -132,6 +146,7 @@ def prepare(
     held_out: float | Sequence[str | Path] = 0.01,
     files: str | Path | None = None,
     field: str = "text",
+    errors: str = "strict",
     overwrite: bool = False,
     threads: int = 1,
     progress: bool = False,
@@ -141,7 +156,7 @@ def prepare(
     inputs: files (see taco.train.data_sources), read in this order. tokenizer, files: see taco.train.tokenizer;
     bpe:<size> learns from the training split. held_out: the share of the text for 'val' (in documents, long ones in
     pieces of about 64 KiB), or the files of 'val'. field: key or column of the text. threads: for tokenising.
-    progress: show a bar on stderr.
+    errors: 'replace' reads bytes that are not UTF-8 as U+FFFD. progress: show a bar if stderr is a terminal.
     `out` appears whole or not at all, also when the process is killed; overwrite replaces an existing one.
     Raises DataError for input that is absent, empty, damaged or not UTF-8, and if a split would have no tokens.
     """
@@ -154,10 +169,11 @@ def prepare(
         "a share between 0 and 1, or files",
         "the validation loss needs text that training does not see",
     )
+    check(errors in ("strict", "replace"), f"errors={errors!r}", "strict or replace", "these are known")
     with _new_folder(out, overwrite) as part:
-        texts = (piece.text for split, piece in _assign(sources, held, field) if split == "train")
+        texts = (piece.text for split, piece in _assign(sources, held, field, errors) if split == "train")
         made = _tokenizer(tokenizer, files, texts, part)
-        splits = _write_splits(part, made, _assign(sources, held, field), threads, progress)
+        splits = _write_splits(part, made, _assign(sources, held, field, errors), threads, progress)
         for split, info in splits.items():
             check(info["tokens"] > 0, f"no tokens for {split}", "text for both splits", "the input is too short")
         named = {"train": sources} if isinstance(held, float) else {"train": sources, "val": held}
@@ -168,6 +184,7 @@ def prepare(
             "eod": made.eod,
             "dtype": token_dtype(made.vocab),
             "held_out": held if isinstance(held, float) else "files",
+            "errors": errors,
             "sources": {s: [{"name": p.name, "sha256": sha256(p)} for p in paths] for s, paths in named.items()},
             "splits": splits,
         }
@@ -183,7 +200,7 @@ def _write_splits(
         handles = {s: stack.enter_context((part / f"{s}.bin").open("wb")) for s in SPLITS}
         splits = {s: _Split(handle, made) for s, handle in handles.items()}
         pool = stack.enter_context(ThreadPoolExecutor(threads))
-        bar = stack.enter_context(tqdm(unit="B", unit_scale=True, desc="tokenise", disable=not progress))
+        bar = stack.enter_context(tqdm(unit="B", unit_scale=True, desc="tokenise", disable=None if progress else True))
         while batch := list(itertools.islice(source, BATCH)):
             for (split, piece), ids in zip(batch, pool.map(lambda p: made.encode(p[1].text), batch), strict=True):
                 splits[split].add(piece, ids)

@@ -47,23 +47,23 @@ def kind(path: Path) -> str:
     return found
 
 
-def _open(path: Path) -> IO[str]:
+def _open(path: Path, errors: str) -> IO[str]:
     opener = OPENERS.get(path.suffix, open)
     # only \n ends a line: other line ends stay in the text as they are
-    return opener(path, "rt", encoding="utf-8", errors="strict", newline="\n")
+    return opener(path, "rt", encoding="utf-8", errors=errors, newline="\n")
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, errors: str) -> Iterator[tuple[int, str]]:
     """(number from 1, line) of a text file; what makes a file unreadable becomes a DataError with the place."""
     number = 0
     try:
-        with _open(path) as file:
+        with _open(path, errors) as file:
             for number, line in enumerate(file, 1):
                 yield number, line
     except UnicodeDecodeError as error:
         raise DataError(
             f"got {path} with byte 0x{error.object[error.start]:02x} after line {number}; need UTF-8; "
-            "because other bytes have no agreed meaning (iconv converts)"
+            "because other bytes have no agreed meaning (--errors replace makes them U+FFFD)"
         ) from error
     except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise DataError(
@@ -92,8 +92,8 @@ def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
         yield Piece("".join(held), True)
 
 
-def _text(path: Path) -> Iterator[Piece]:
-    lines = (line for _, line in _lines(path))
+def _text(path: Path, errors: str) -> Iterator[Piece]:
+    lines = (line for _, line in _lines(path, errors))
     more = True
 
     def document() -> Iterator[str]:
@@ -113,8 +113,8 @@ def _as_document(value: object, where: str) -> Iterator[Piece]:
     yield from _pieces(value.splitlines(keepends=True) if len(value) > PIECE else [value] if value else [])
 
 
-def _jsonl(path: Path, field: str) -> Iterator[Piece]:
-    for number, line in _lines(path):
+def _jsonl(path: Path, field: str, errors: str) -> Iterator[Piece]:
+    for number, line in _lines(path, errors):
         if line.isspace():
             continue
         try:
@@ -146,16 +146,17 @@ def _parquet(path: Path, field: str) -> Iterator[Piece]:
         raise DataError(f"got {path} ({error}); need a whole parquet file; because it is damaged") from error
 
 
-def pieces(path: str | Path, field: str = "text") -> Iterator[Piece]:
-    """The documents of a file in pieces. field: the key or column of the text in JSONL and parquet.
+def pieces(path: str | Path, field: str = "text", errors: str = "strict") -> Iterator[Piece]:
+    """The documents of a file in pieces. field: the key or column of the text in JSONL and parquet. errors: 'strict'
+    refuses bytes that are not UTF-8, 'replace' reads them as U+FFFD.
 
     Raises DataError for an absent, empty, truncated or undecodable file, and for a record without that text.
     """
     path = Path(path)
     check(path.is_file(), f"no file {path}", "an existing file", "it is the input")
     readers = {
-        ".txt": lambda: _text(path),
-        ".jsonl": lambda: _jsonl(path, field),
+        ".txt": lambda: _text(path, errors),
+        ".jsonl": lambda: _jsonl(path, field, errors),
         ".parquet": lambda: _parquet(path, field),
     }
     empty = True

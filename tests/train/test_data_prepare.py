@@ -61,16 +61,17 @@ def test_a_share_is_held_out_from_everywhere(tmp_path):
 
 
 def test_same_files_whatever_the_threads_and_the_compression(tmp_path):
-    (tmp_path / "a.txt").write_text(TEXT)
+    text = TEXT[:150_000]
+    (tmp_path / "a.txt").write_text(text)
     made = [prepare([tmp_path / "a.txt"], tmp_path / f"out{n}", "bpe:300", held_out=0.1, threads=n) for n in (1, 3)]
     assert made[0] == made[1]
     assert contents(tmp_path / "out1") == contents(tmp_path / "out3")
-    (tmp_path / "a.txt.xz").write_bytes(lzma.compress(TEXT.encode()))
+    (tmp_path / "a.txt.xz").write_bytes(lzma.compress(text.encode()))
     meta = prepare([tmp_path / "a.txt.xz"], tmp_path / "out", "bpe:300", held_out=0.1)
     assert meta["splits"] == made[0]["splits"]
     assert meta["vocab"] == 300
     loaded = tokenizer.load(meta["tokenizer"], tmp_path / "out")
-    assert loaded.decode(tokens_of(tmp_path / "out", "train")[:200].tolist()) in TEXT
+    assert loaded.decode(tokens_of(tmp_path / "out", "train")[:200].tolist()) in text
 
 
 def test_a_trained_tokenizer_does_not_see_the_held_out_text(tmp_path):
@@ -121,6 +122,21 @@ def test_an_existing_folder_is_replaced_only_on_request(tmp_path):
     assert list(out.parent.iterdir()) == [out]
 
 
+def test_a_folder_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text(TEXT)
+    out = tmp_path / "out"
+
+    def meanwhile(path):
+        out.mkdir(exist_ok=True)
+        (out / "precious").touch()
+        return "0"
+
+    monkeypatch.setattr(data_prepare, "sha256", meanwhile)
+    with pytest.raises(DataError, match="need a new or empty folder, or overwrite"):
+        prepare([tmp_path / "a.txt"], out, held_out=0.1)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["a.txt", "out", "precious"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -128,6 +144,7 @@ def test_an_existing_folder_is_replaced_only_on_request(tmp_path):
         ({"held_out": 1.0}, "need a share between 0 and 1, or files"),
         ({"held_out": []}, "need a share between 0 and 1, or files"),
         ({"held_out": 0.5, "tokenizer": "nope"}, "got tokenizer 'nope'"),
+        ({"held_out": 0.5, "errors": "ignore"}, "need strict or replace"),
         ({"held_out": 0.5, "inputs": []}, "at least one file"),
         ({"held_out": 0.5, "inputs": ["short.txt"]}, "no tokens for val; need text for both splits"),
         ({"held_out": 0.5, "inputs": ["absent.txt"]}, "no file"),

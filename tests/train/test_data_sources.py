@@ -121,6 +121,13 @@ def test_unusable_files_are_refused(tmp_path, name, content, message):
         list(pieces(tmp_path / name))
 
 
+def test_undecodable_bytes_are_replaced_on_request(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9 au lait\n")
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
+    assert list(pieces(tmp_path / "a.txt", errors="replace")) == [Piece("caf\ufffd au lait\n", True)]
+    assert list(pieces(tmp_path / "a.jsonl", errors="replace")) == [Piece("caf\ufffd", True)]
+
+
 def test_absent_pyarrow_says_how_to_install_it(monkeypatch, tmp_path):
     def missing(name):
         raise ImportError(name)

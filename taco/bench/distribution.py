@@ -63,7 +63,7 @@ def statistics(c: Captured) -> dict:
     central = x - x.mean()
     groups = reference.columns(c.tensor.reshape(-1), GROUP)
     whole = groups[:, : x.numel() // GROUP]
-    rotated = reference.rotate(whole, PRESETS["int8"]).t().reshape(-1)
+    rotated = reference.rotate(whole, PRESETS["int8"]).t().reshape(-1) if whole.numel() else x[:0]
     alpha = reference.alphas(groups, x.numel(), PRESETS["taco"].payload)
     crest = crest_db(x, GROUP)
     return {

@@ -49,7 +49,7 @@ class CastCoder(Coder):
         return wire.layout(("payload", flat.numel())).assemble([y.view(torch.uint8)], flat.device)
 
     def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-        return packet[:numel].view(reference.FP8[self.config.payload]).float()
+        return reference.load_payload(packet[:numel], self.config.payload)
 
 
 class TensorCoder(Coder):

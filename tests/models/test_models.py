@@ -2,8 +2,12 @@
 
 import pytest
 import torch
+from torch import distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
 from taco import models
@@ -174,3 +178,36 @@ def test_flops_are_what_torch_counts(config):
     assert sum(linear.values()) == flops.flops_per_token(config, 20) * TOKENS.numel()
     attention = 12 * config.layers * config.hidden * 20
     assert flops.flops_per_token(config, 20) - flops.flops_per_token(config, 20, causal=True) == attention / 2
+
+
+@BOTH
+def test_one_graph_under_compile_for_several_lengths(config):
+    model = models.build(Model(**{**vars(config), "layers": 1}), 1)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for seq in (8, 20, 12):
+        assert torch.equal(compiled(TOKENS[:, :seq]), model(TOKENS[:, :seq]))
+
+
+@pytest.fixture
+def second_of_two():
+    """A mesh of two ranks seen from rank 1, where nobody else exists: any communication would be wrong or hang."""
+    dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    yield init_device_mesh("cpu", (2,))
+    dist.destroy_process_group()
+
+
+@BOTH
+def test_sharded_model_takes_its_slice_of_the_same_weights(config, second_of_two):
+    model = models.build(config, device="meta")
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            placement = Shard(1) if name == "weight" and module is model.embedding else Shard(0)
+            sharded = distribute_tensor(parameter.detach(), second_of_two, [placement], src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(sharded))
+    model.to_empty(device="cpu")
+    model.tie()
+    models.initialize_(model, 9)
+    whole = models.build(config, 9)
+    for name, parameter in model.named_parameters():
+        want = whole.get_parameter(name).chunk(2, dim=parameter.placements[0].dim)[1]
+        assert torch.equal(parameter.to_local(), want), name

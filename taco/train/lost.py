@@ -106,9 +106,11 @@ def naming_lost_ranks(here: World, doing: Callable[[], str]) -> Iterator[None]:
     except Exception as error:
         if not is_communication(error):
             raise
-        print(f"taco: {_describe(here, doing(), error)}; a peer is gone or hangs", file=sys.stderr, flush=True)
+        print(f"taco: {_describe(here, doing(), error)}; looking for a lost peer", file=sys.stderr, flush=True)
         silent = heartbeat.silent()
-        who = f"no sign of life from rank {', '.join(map(str, silent))}" if silent else "every rank still answers"
+        if not silent:
+            raise  # everybody lives: a deadlock or a fault of the program, whose traceback says where
+        who = f"no sign of life from rank {', '.join(map(str, silent))}"
         raise RankLostError(f"{_describe(here, doing(), error)}; {who}") from error
     finally:
         heartbeat.stop()

@@ -75,6 +75,6 @@ class StepMeter:
         if self._here.size == 1:
             return row[None]
         row = row.to(self._here.device)
-        rows = torch.empty(self._here.size, row.numel(), dtype=row.dtype, device=row.device)
-        dist.all_gather_into_tensor(rows, row)
-        return rows.cpu()
+        rows = [torch.empty_like(row) for _ in range(self._here.size)]
+        dist.all_gather(rows, row)
+        return torch.stack(rows).cpu()

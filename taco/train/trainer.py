@@ -14,6 +14,7 @@ import resource
 import statistics
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,6 @@ import torch
 import torch.distributed as dist
 
 from taco.comm import Meter
-from taco.comm.numerics import mix_seed
 from taco.config import ROLES, Run, to_dict
 from taco.log import LogWriter
 from taco.models import build
@@ -34,7 +34,7 @@ from taco.train.launch import World, world
 from taco.train.lost import naming_lost_ranks
 from taco.train.measure import StepMeter
 from taco.train.monitor import Capture, Sqnr, Watch
-from taco.train.optimizer import adamw, learning_rate, set_learning_rate_
+from taco.train.optimizer import adamw, learning_rate, set_learning_rate_, step_
 from taco.train.progress import Progress
 from taco.train.provenance import collect
 
@@ -72,7 +72,6 @@ class Trainer:
             dtype=DTYPES[t.dtype],
             device=here.device,
             seed=t.seed,
-            batch=(local // self.microbatches, seq),
         )
         self.optimizer = adamw(self.par.named_parameters(), t)
         self.steps = StepMeter(here, self.meter, LOGGED_ROLES)
@@ -121,9 +120,6 @@ class Trainer:
 
     def _step(self, step: int) -> None:
         t, p = self.run.train, self.run.parallel
-        for communicator in self.par.communicators.values():
-            # stochastic codecs draw from (seed, call): counted from each step, so that a resume draws the same
-            communicator.seed, communicator.calls = mix_seed(t.seed, step), 0
         rate = learning_rate(step, t)
         set_learning_rate_(self.optimizer, rate)
         self.steps.begin()
@@ -135,7 +131,7 @@ class Trainer:
             loss = self.par.step(tokens, targets, self.microbatches)
         with self.steps.timed("optimizer"):
             norm = self.par.clip_(t.clip)
-            self.optimizer.step()
+            step_(self.optimizer)
         measured = self.steps.end()
         self.timings.append((measured["step_ms"], measured["phases_ms"]["comm"]))
         tokens_per_s = t.batch * self.run.data.seq / (measured["step_ms"] / 1e3)
@@ -183,12 +179,25 @@ class Trainer:
     # --- all steps -----------------------------------------------------------------------------------
 
     def fit(self) -> None:
-        """Train from `start` to the last step and close the log."""
-        t, began = self.run.train, time.perf_counter()
+        """Train from `start` to the last step and close the log. When interrupted, the log stays an unfinished part."""
+        began = time.perf_counter()
         self.here.agree(self._open_log)
+        try:
+            self._steps()
+            self._finish(time.perf_counter() - began)
+        except BaseException:
+            if self.log is not None:
+                self.log.abandon()
+            raise
+        finally:
+            self.progress.close()
+
+    def _steps(self) -> None:
+        t = self.run.train
         if self.start:
+            self.doing = f"loading the checkpoint of step {self.start}"
             self._restore()
-            self._write("resume", step=self.start, date=collect(self.here, self.run.train.seed)["date"])
+            self._write("resume", step=self.start, date=datetime.now(UTC).isoformat(timespec="seconds"))
             self.progress.say(f"goes on after step {self.start}")
         for step in range(self.start + 1, t.steps + 1):
             self.doing = f"step {step}"
@@ -199,7 +208,6 @@ class Trainer:
             if t.checkpoint_every and (step == t.steps or step % t.checkpoint_every == 0):
                 self.doing = f"checkpoint after step {step}"
                 checkpoint.save(self.files.checkpoints, step, self._state(), self.run, self.here)
-        self._finish(time.perf_counter() - began)
 
     def _finish(self, wall_s: float) -> None:
         peak = [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]
@@ -220,7 +228,6 @@ class Trainer:
                 paths={role: dict(c.paths) for role, c in self.par.communicators.items()},
             )
             self.progress.say(f"done, validation loss {self.val_loss:.4f}, {self.files.log}")
-        self.progress.close()
 
 
 def train(run: Run, options: Options, env: Mapping[str, str], *, device: str = "auto", threads: int = 1) -> None:

@@ -1,0 +1,140 @@
+"""An interrupted run goes on to the same losses, bit for bit; the log has every step once."""
+
+from __future__ import annotations
+
+import pytest
+from distributed import run_ranks
+from train_cases import corpus, fit, fit_ranks, log_of, numbers, stochastic, tiny_run
+
+from taco.config import Parallel, Policy
+from taco.log import LogError, part_path
+from taco.recipes import policy, preset
+from taco.train import checkpoint
+from taco.train.checkpoint import CheckpointError
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return corpus(tmp_path_factory.mktemp("corpus"))
+
+
+ALONE = {
+    "plain": {},
+    "accumulation": {"micro_batch": 2},
+    "bf16": {"dtype": "bfloat16"},
+    "virtual": {
+        "parallel": Parallel(virtual_tp=2),
+        "chosen": Policy(tp_forward=stochastic(), tp_backward=stochastic("int4")),
+    },
+}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_one_process_resumes_to_equal_bits(tmp_path, data, case):
+    run = tiny_run(data, **ALONE[case])
+    fit(run, tmp_path / "whole")
+    assert fit(run, tmp_path / "cut", stop=8) == 0
+    assert fit(run, tmp_path / "cut") == 6
+    whole, cut = log_of(tmp_path / "whole"), log_of(tmp_path / "cut")
+    assert numbers(cut) == numbers(whole)
+    assert [r["step"] for r in cut.of("step")] == list(range(1, 11))
+    assert cut.end["val_loss"] == whole.end["val_loss"] == whole.of("eval")[-1]["val_loss"]
+    assert [r["step"] for r in cut.of("resume")] == [6]
+
+
+def test_comparison_sees_forgotten_moments(tmp_path, data, monkeypatch):
+    """The comparison above can fail: without the optimizer's moments the losses are others."""
+    run = tiny_run(data)
+    fit(run, tmp_path / "whole")
+    fit(run, tmp_path / "cut", stop=8)
+    monkeypatch.setattr(checkpoint, "optimizer_state", lambda named, optimizer: {})
+    assert fit(run, tmp_path / "cut") == 6
+    assert numbers(log_of(tmp_path / "cut")) != numbers(log_of(tmp_path / "whole"))
+
+
+RANKS = {
+    "tp2-pp2": (
+        Parallel(tp=2, pp=2, microbatches=2),
+        Policy(
+            tp_forward=preset("taco"),
+            tp_backward=stochastic(),
+            pp_forward=preset("tahquant"),
+            pp_backward=stochastic(),
+        ),
+    ),
+    "dp2-differences": (Parallel(dp=2), policy(dp="sdp4bit")),
+}
+
+
+@pytest.mark.parametrize("case", RANKS)
+def test_ranks_resume_to_equal_bits(tmp_path, data, case):
+    parallel, chosen = RANKS[case]
+    run = tiny_run(data, parallel=parallel, chosen=chosen)
+    size = parallel.world_size
+    run_ranks(size, fit_ranks, run, tmp_path / "whole", 0)
+    assert run_ranks(size, fit_ranks, run, tmp_path / "cut", 8) == [0] * size
+    assert run_ranks(size, fit_ranks, run, tmp_path / "cut", 0) == [6] * size
+    assert numbers(log_of(tmp_path / "cut")) == numbers(log_of(tmp_path / "whole"))
+
+
+def test_interrupted_after_the_last_checkpoint_only_closes_the_log(tmp_path, data):
+    run = tiny_run(data)
+    fit(run, tmp_path / "whole")
+    log = log_of(tmp_path / "whole")
+    part = part_path(log.path)
+    log.path.rename(part)
+    part.write_text("".join(part.read_text().splitlines(keepends=True)[:-1]))
+    assert fit(run, tmp_path / "whole") == 10
+    assert numbers(log_of(tmp_path / "whole")) == numbers(log)
+    assert log_of(tmp_path / "whole").end["val_loss"] == log.end["val_loss"]
+
+
+def test_finished_run_is_not_run_again_unless_forced(tmp_path, data):
+    run = tiny_run(data, steps=3)
+    fit(run, tmp_path)
+    first = log_of(tmp_path)
+    before = first.path.read_bytes()
+    assert fit(run, tmp_path) is None
+    assert first.path.read_bytes() == before
+    assert fit(run, tmp_path, force=True) == 0
+    assert first.path.read_bytes() != before
+    assert numbers(log_of(tmp_path)) == numbers(first)
+
+
+def test_another_runs_result_is_not_overwritten(tmp_path, data):
+    fit(tiny_run(data, steps=3), tmp_path)
+    before = log_of(tmp_path).path.read_bytes()
+    with pytest.raises(LogError, match="another configuration"):
+        fit(tiny_run(data, steps=4), tmp_path)
+    assert log_of(tmp_path).path.read_bytes() == before
+
+
+def test_another_runs_checkpoint_is_neither_used_nor_overwritten(tmp_path, data):
+    fit(tiny_run(data), tmp_path, stop=8)
+    files = sorted(p for p in tmp_path.rglob("*") if p.is_file())
+    before = [p.read_bytes() for p in files]
+    with pytest.raises(CheckpointError, match="another run"):
+        fit(tiny_run(data, lr=0.5), tmp_path)
+    assert [p.read_bytes() for p in files] == before
+    assert fit(tiny_run(data), tmp_path) == 6
+
+
+def test_damaged_checkpoint_stops_the_run_before_it_writes(tmp_path, data):
+    run = tiny_run(data)
+    fit(run, tmp_path, stop=8)
+    file = next((tmp_path / "checkpoints" / "test" / "tiny-run" / "step-000006").glob("*.distcp"))
+    file.write_bytes(file.read_bytes()[:100])
+    part = next((tmp_path / "results").rglob("*.part"))
+    before = part.read_bytes()
+    with pytest.raises(CheckpointError, match="truncated"):
+        fit(run, tmp_path)
+    assert part.read_bytes() == before
+
+
+def test_lost_log_of_a_checkpoint_is_an_error(tmp_path, data):
+    run = tiny_run(data)
+    fit(run, tmp_path, stop=8)
+    next((tmp_path / "results").rglob("*.part")).unlink()
+    with pytest.raises(LogError, match="start in the middle"):
+        fit(run, tmp_path)
+    assert fit(run, tmp_path, force=True) == 0

@@ -23,6 +23,7 @@ from taco.config import AsymmetricCodec, GroupCodec
 ALIGN = 16
 SCALE_BYTES = {"fp32": 4, "bf16": 2, "e8m0": 1, "fp16": 2}
 PAYLOAD_BITS = {"e4m3": 8, "e5m2": 8, "int8": 8, "int6": 6, "int4": 4}
+_WORD = {4: torch.int16, 2: torch.int32, 1: torch.int64}
 PLANES = {8: (8,), 6: (4, 2), 4: (4,), 3: (2, 1)}
 
 
@@ -88,19 +89,23 @@ def pack(values: Tensor, width: int) -> Tensor:
     """values uint8 [n], each below 2**width (width 1, 2, 4, 8 divides 8) -> uint8 [n * width / 8]."""
     if width == 8:
         return values
-    lanes = values.view(-1, 8 // width)
-    out = lanes[:, 0].clone()
-    for i in range(1, lanes.shape[1]):
-        out |= lanes[:, i] << (i * width)
-    return out
+    # the 8 / width values of a byte as one little-endian word: contiguous operations instead of strided ones
+    words, mask = values.view(_WORD[width]), (1 << width) - 1
+    out = words & mask
+    for i in range(1, 8 // width):
+        out |= (words >> (i * (8 - width))) & (mask << (i * width))
+    return out.to(torch.uint8)
 
 
 def unpack(packed: Tensor, width: int) -> Tensor:
     """Inverse of `pack`: uint8 [m] -> uint8 [m * 8 / width]."""
     if width == 8:
         return packed
-    mask = (1 << width) - 1
-    return torch.stack([(packed >> shift) & mask for shift in range(0, 8, width)], dim=-1).view(-1)
+    words, mask = packed.to(_WORD[width]), (1 << width) - 1
+    out = words & mask
+    for i in range(1, 8 // width):
+        out |= (words & (mask << (i * width))) << (i * (8 - width))
+    return out.view(torch.uint8)
 
 
 def pack_planes(codes: Tensor, bits: int) -> list[Tensor]:

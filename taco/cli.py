@@ -37,7 +37,14 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="folder of results/ and checkpoints/")
     parser.add_argument("--capture", type=Path, metavar="FILE", help="also write the tensors sent in one step")
     parser.add_argument("--capture-step", type=int, default=0, metavar="N", help="that step (default: the last)")
-    parser.add_argument("--force", action="store_true", help="start again, over this run's log and checkpoints")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--force", action="store_true", help="start again, over this run's log and checkpoints")
+    again.add_argument(
+        "--on-mismatch",
+        choices=("error", "restart"),
+        default="error",
+        help="when a log or checkpoint of another configuration, or a damaged one, is in the way (default: error)",
+    )
     parser.add_argument(
         "--device",
         choices=("auto", "cpu", "cuda"),
@@ -57,6 +64,7 @@ def _train(args: argparse.Namespace) -> int:
         source=args.source,
         out=args.out,
         force=args.force,
+        restart=args.on_mismatch == "restart",
         capture=args.capture,
         capture_step=args.capture_step,
     )

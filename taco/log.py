@@ -44,6 +44,32 @@ def part_path(path: str | Path) -> Path:
     return Path(f"{path}.part")
 
 
+def resumable(path: str | Path, header: dict, step: int) -> list[dict]:
+    """Records of the unfinished log of `path` up to `step`, for going on after it. Changes nothing.
+
+    Raises `LogError` if there is none, or it belongs to another config, or it ends before that step.
+    """
+    part = part_path(path)
+    lines = _read_lines(part, tolerate_tail=True) if part.exists() else []
+    if not lines:
+        raise LogError(
+            f"got no log {part} to resume at step {step}; need the records of the steps before it; "
+            "because the log would start in the middle (--force starts the run again)"
+        )
+    if json.loads(_encode(header)).get("config") != lines[0].get("config"):
+        raise LogError(
+            f"got {part} of another run; need the log of this run; "
+            "because resuming would join two runs (--force starts the run again)"
+        )
+    kept = [r for r in lines[1:] if r["kind"] != "end" and r.get("step", 0) <= step]
+    if max((r.get("step", 0) for r in kept), default=0) < step:
+        raise LogError(
+            f"got {part} that ends before step {step}; need the records up to that checkpoint; "
+            "because the log would have a hole (--force starts the run again)"
+        )
+    return kept
+
+
 class LogWriter:
     """Writes one log.
 
@@ -56,7 +82,7 @@ class LogWriter:
     def __init__(self, path: str | Path, header: dict, *, resume_step: int | None = None) -> None:
         self.path = Path(path)
         self._records = 0
-        self.kept = self._kept(header, resume_step) if resume_step else []
+        self.kept = resumable(path, header, resume_step) if resume_step else []
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = part_path(path).with_suffix(".new")
         self._file = fresh.open("w")
@@ -65,27 +91,6 @@ class LogWriter:
             self.write(**record)
         self._file.flush()
         os.replace(fresh, part_path(path))
-
-    def _kept(self, header: dict, resume_step: int) -> list[dict]:
-        part = part_path(self.path)
-        lines = _read_lines(part, tolerate_tail=True) if part.exists() else []
-        if not lines:
-            raise LogError(
-                f"got no log {part} to resume at step {resume_step}; need the records of the steps before it; "
-                "because the log would start in the middle (--force starts the run again)"
-            )
-        if json.loads(_encode(header)).get("config") != lines[0].get("config"):
-            raise LogError(
-                f"got {part_path(self.path)} of another run; need the log of this run; "
-                "because resuming would join two runs (delete it to start again)"
-            )
-        kept = [r for r in lines[1:] if r["kind"] != "end" and r.get("step", 0) <= resume_step]
-        if max((r.get("step", 0) for r in kept), default=0) < resume_step:
-            raise LogError(
-                f"got {part} that ends before step {resume_step}; need the records up to that checkpoint; "
-                "because the log would have a hole (--force starts the run again)"
-            )
-        return kept
 
     def _line(self, record: dict) -> None:
         self._file.write(_encode(record) + "\n")

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from taco.config import Run, require, to_dict
-from taco.log import LogError, part_path, read
+from taco.config import ConfigError, Run, require, to_dict
+from taco.log import LogError, part_path, read, resumable
 from taco.train import checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a run is done, as opposed to what it computes. capture_step 0 is the last step."""
+    """How a run is done, as opposed to what it computes. capture_step 0 is the last step.
+
+    force: start again, whatever is there. restart: start again where going on is impossible, instead of an error.
+    """
 
     source: str = "fresh"
     out: Path = Path()
     force: bool = False
+    restart: bool = False
     capture: Path | None = None
     capture_step: int = 0
 
@@ -64,16 +69,29 @@ def _is_finished(run: Run, files: Files, options: Options) -> bool:
 def start_step(run: Run, files: Files, options: Options) -> int | None:
     """The step after which to go on: 0 for a new run, the newest checkpoint's, None for a finished run.
 
-    Raises `LogError`, `CheckpointError` or `ConfigError` for files that do not belong to this run; changes none.
+    Raises `LogError`, `CheckpointError` or `ConfigError` for files that do not belong to this run, and changes none;
+    with `restart` it removes them and starts again, and with `force` it does so always.
     """
     at = options.capture_step or run.train.steps
     require(at <= run.train.steps, f"--capture-step {at}", f"at most {run.train.steps}", "the run ends there")
-    if options.force:
-        files.clear()
-        return 0
+    if not options.force:
+        try:
+            return _resume_step(run, files, options)
+        except (LogError, checkpoint.CheckpointError, ConfigError) as error:
+            if not options.restart:
+                raise
+            print(f"taco: {run.name} starts again: {error}", file=sys.stderr, flush=True)
+    files.clear()
+    return 0
+
+
+def _resume_step(run: Run, files: Files, options: Options) -> int | None:
     if _is_finished(run, files, options):
         return None
     step = checkpoint.newest(files.checkpoints, run) or 0
+    at = options.capture_step or run.train.steps
     missed = options.capture is not None and not options.capture.exists() and at <= step
     require(not missed, f"--capture-step {at} after a resume at step {step}", "--force", "that step is already done")
+    if step:
+        resumable(files.log, {"config": to_dict(run)}, step)
     return step

@@ -138,3 +138,14 @@ def test_lost_log_of_a_checkpoint_is_an_error(tmp_path, data):
     with pytest.raises(LogError, match="start in the middle"):
         fit(run, tmp_path)
     assert fit(run, tmp_path, force=True) == 0
+
+
+def test_restart_replaces_what_cannot_go_on_and_keeps_what_can(tmp_path, data):
+    fit(tiny_run(data), tmp_path, stop=8)
+    assert fit(tiny_run(data), tmp_path, restart=True) == 6
+    other = tiny_run(data, lr=0.5)
+    assert fit(other, tmp_path, restart=True) == 0
+    assert log_of(tmp_path).header["config"]["train"]["lr"] == 0.5
+    log_of(tmp_path).path.unlink()
+    assert fit(other, tmp_path, restart=True) == 0
+    assert fit(other, tmp_path, restart=True) is None

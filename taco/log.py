@@ -47,7 +47,8 @@ def part_path(path: str | Path) -> Path:
 def resumable(path: str | Path, header: dict, step: int) -> list[dict]:
     """Records of the unfinished log of `path` up to `step`, for going on after it. Changes nothing.
 
-    Raises `LogError` if there is none, or it belongs to another config, or it ends before that step.
+    Raises `LogError` if there is none, or its config (or corpus, where `header` has one) is another, or it ends before
+    that step.
     """
     part = part_path(path)
     lines = _read_lines(part, tolerate_tail=True) if part.exists() else []
@@ -56,9 +57,11 @@ def resumable(path: str | Path, header: dict, step: int) -> list[dict]:
             f"got no log {part} to resume at step {step}; need the records of the steps before it; "
             "because the log would start in the middle (--force starts the run again)"
         )
-    if json.loads(_encode(header)).get("config") != lines[0].get("config"):
+    given = json.loads(_encode(header))
+    other = [key for key in ("config", "corpus") if key in given and given[key] != lines[0].get(key)]
+    if other:
         raise LogError(
-            f"got {part} of another run; need the log of this run; "
+            f"got {part} of another run (its {' and '.join(other)}); need the log of this run; "
             "because resuming would join two runs (--force starts the run again)"
         )
     kept = [r for r in lines[1:] if r["kind"] != "end" and r.get("step", 0) <= step]

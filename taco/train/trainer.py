@@ -102,6 +102,7 @@ class Trainer:
             "name": self.run.name,
             "config": to_dict(self.run),
             "provenance": collect(self.here, self.run.train.seed),
+            "corpus": {key: self.train_data.meta.get(key) for key in ("tokenizer", "vocab", "splits")},
             "parameters": parameters(self.run.model),
             "flops_per_token": flops_per_token(self.run.model, self.run.data.seq),
         }

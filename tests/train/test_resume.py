@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from distributed import run_ranks
 from train_cases import corpus, fit, fit_ranks, log_of, numbers, stochastic, tiny_run
@@ -11,6 +13,7 @@ from taco.log import LogError, part_path
 from taco.recipes import policy, preset
 from taco.train import checkpoint
 from taco.train.checkpoint import CheckpointError
+from taco.train.data import prepare
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +132,18 @@ def test_damaged_checkpoint_stops_the_run_before_it_writes(tmp_path, data):
     with pytest.raises(CheckpointError, match="truncated"):
         fit(run, tmp_path)
     assert part.read_bytes() == before
+
+
+def test_changed_corpus_is_not_trained_on(tmp_path, data):
+    shutil.copytree(data, tmp_path / "data")
+    run = tiny_run(tmp_path / "data")
+    fit(run, tmp_path, stop=8)
+    shutil.rmtree(tmp_path / "data")
+    text = tmp_path / "text.txt"
+    text.write_text("Another text that is long enough to train on.\n" * 200)
+    prepare([text], tmp_path / "data", held_out=[text])
+    with pytest.raises(LogError, match="its corpus"):
+        fit(run, tmp_path)
 
 
 def test_lost_log_of_a_checkpoint_is_an_error(tmp_path, data):

@@ -10,8 +10,9 @@
 
 The first gather after construction sends the weights themselves. `last` holds quantisation errors that later
 differences correct, so a resumed run equals the uninterrupted one bit for bit only with `Differences.state_dict`
-in its checkpoint; without it the first gather is exact again. Weights are sent once per change: a gather of unchanged
-shards (backward, evaluation, the next microbatch) repeats `last` without communication.
+in its checkpoint; without it the first gather is exact again. Weights are sent once per change, at the first gather
+after `weights_changed`; later gathers (backward, the next microbatch, more evaluation) repeat `last` without
+communication, so evaluating does not change what is trained.
 """
 
 from __future__ import annotations
@@ -67,25 +68,28 @@ class GatherDifferences(GatherWeights):
         super().__init__(comm, name)
         self.exact, self.parameters, self.dtype = exact, parameters, dtype
         self.last: Tensor | None = None
-        self.sent_version = -1
+        self.sent: Tensor | None = None  # this rank's shard when it was sent
+        self.changed = True  # since then, as far as `Differences` was told
+        self.check = False
 
     def numel(self) -> int:
         """Elements that this rank sends for the group."""
         return sum(_padded_numel(p, self.comm.world_size) for p in self.parameters)
 
-    def version(self) -> int:
-        """Grows whenever a parameter of the group changes in place (optimizer step, load)."""
-        return sum(local(p)._version for p in self.parameters)
-
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> None:
-        version = self.version()
+        shard = input_tensor.clone()
         if self.last is None:
-            self.last = self.exact.all_gather(input_tensor.clone(), 0, name=self.name)
-        elif version != self.sent_version:
-            self.last = self._advance(input_tensor)
-        self.sent_version = version
+            self.last = self.exact.all_gather(shard, 0, name=self.name)
+        elif self.changed:
+            self.last = self._advance(shard)
+        elif self.check and self.sent is not None and not torch.equal(shard, self.sent):
+            raise RuntimeError(
+                f"got weights of {self.name} that changed after they were sent; need evaluation after the optimizer's "
+                "step, not before it; because every change is sent once"
+            )
+        self.sent, self.changed, self.check = shard, False, False
         output_tensor.copy_(self.last)
 
     def _advance(self, shard: Tensor) -> Tensor:
@@ -127,9 +131,19 @@ class Differences:
         self.mesh = mesh  # ("dp", "tp"): one position per shard
         self.gathers: dict[str, GatherDifferences] = {}
 
+    def step_begins(self) -> None:
+        """Let each group verify at its next gather that weights which count as sent have not changed."""
+        for gather in self.gathers.values():
+            gather.check = True
+
+    def weights_changed(self) -> None:
+        """To be called between a step's backward and the next forward: the next gather sends again."""
+        for gather in self.gathers.values():
+            gather.changed = True
+
     def state_dict(self) -> dict[str, Tensor]:
         """For each group this rank's part of `last`, as a DTensor over (dp, tp), and its condition: 1 the weights are
-        still those, 0 they have changed since, -1 nothing was sent yet (then the part is zeros).
+        still those, 0 they have to be sent again, -1 nothing was sent yet (then the part is zeros).
         """
         state: dict[str, Tensor] = {}
         for name, gather in self.gathers.items():
@@ -138,7 +152,7 @@ class Differences:
                 own = gather.last.chunk(gather.comm.world_size)[gather.comm.rank].clone()
             sharded = DTensor.from_local(own[None, None], self.mesh, [Shard(0), Shard(1)], run_check=False)
             state[f"dp_weight.{name}"] = sharded
-            condition = -1 if gather.last is None else int(gather.version() == gather.sent_version)
+            condition = -1 if gather.last is None else int(not gather.changed)
             state[f"dp_weight.{name}.condition"] = torch.tensor(condition)
         return state
 
@@ -150,7 +164,7 @@ class Differences:
         for name, gather in self.gathers.items():
             condition = int(state.get(f"dp_weight.{name}.condition", -1))
             if condition < 0:
-                gather.last = None
+                gather.last, gather.changed = None, True
                 continue
             part = local(state[f"dp_weight.{name}"]).flatten()
             if part.numel() != gather.numel():
@@ -159,7 +173,7 @@ class Differences:
                     "because the state of weight differences belongs to one process grid"
                 )
             gather.last = gather.exact.all_gather(part.to(gather.dtype), 0, name=name)
-            gather.sent_version = gather.version() if condition else -1
+            gather.sent, gather.changed = None, condition == 0
 
 
 def _padded_numel(parameter: DTensor, ways: int) -> int:

@@ -5,7 +5,7 @@
     reduce     all-reduce of the partial sums        gradient                           (Megatron's g)
     gather     all-gather of the sequence shards     reduce-scatter of the gradients
     scatter    reduce-scatter of the partial sums    all-gather of the gradient shards
-    own_share  x                                     exact sum of the gradients
+    own_share  x (one or more)                       exact sum of the gradients, one message
     collect    all-gather of the last dim, exact     this rank's slice of the gradient
 
 Forward messages go through the role tp_forward, backward ones through tp_backward, exact ones uncompressed.
@@ -79,8 +79,8 @@ class TensorComm:
     def scatter(self, x: Tensor, name: str = "") -> Tensor:
         return _Scatter.apply(x, self, name)
 
-    def own_share(self, x: Tensor) -> Tensor:
-        return _OwnShare.apply(x, self)
+    def own_share(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return _OwnShare.apply(self, *tensors)
 
     def collect(self, x: Tensor) -> Tensor:
         return _Collect.apply(x, self)
@@ -131,13 +131,15 @@ class _Scatter(Function):
 
 class _OwnShare(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, comm: TensorComm) -> Tensor:
+    def forward(ctx: Any, comm: TensorComm, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.comm = comm
-        return x.view_as(x)
+        return tuple(x.view_as(x) for x in tensors)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple:
-        return ctx.comm.exact.all_reduce(grad), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        total = ctx.comm.exact.all_reduce(torch.cat([grad.reshape(-1) for grad in grads]))
+        parts = total.split([grad.numel() for grad in grads])
+        return None, *(part.view(grad.shape) for part, grad in zip(parts, grads, strict=True))
 
 
 class _Collect(Function):

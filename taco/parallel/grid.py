@@ -133,23 +133,35 @@ class Parallelism:
         Raises ConfigError for a batch that microbatches do not divide, or fewer microbatches than pipeline stages.
         """
         tokens, targets = self._inputs(tokens, targets, microbatches)
+        for differences in self._differences:
+            differences.step_begins()
         if self._pipeline is not None:
             total = self._pipeline.step(tokens, targets, microbatches)
             self._sum_tied()
-            return self._mean(total)
+        else:
+            total = self._accumulate(tokens, targets, microbatches)
+        for differences in self._differences:
+            differences.weights_changed()  # the caller's optimizer comes next
+        return self._mean(total)
+
+    def _accumulate(self, tokens: Tensor, targets: Tensor, microbatches: int) -> Tensor | float:
+        """The sum of the microbatches' shares of the loss, after their backward."""
         [part] = self._parts
-        total = 0.0
+        total: Tensor | float = 0.0
         pairs = list(zip(tokens.chunk(microbatches), targets.chunk(microbatches), strict=True))
         for i, (inputs, labels) in enumerate(pairs):
             set_last_backward(part.model, i == len(pairs) - 1)
             loss = self._loss(part(inputs), labels) / microbatches
             loss.backward()
-            total += loss.detach()
-        return self._mean(total)
+            total = total + loss.detach()
+        return total
 
     @torch.no_grad()
     def eval_loss(self, tokens: Tensor, targets: Tensor, microbatches: int = 1) -> float:
-        """The loss of `step` without gradients."""
+        """The loss of `step` without gradients.
+
+        With weight differences it belongs after the optimizer's step: each change of the weights is sent once.
+        """
         tokens, targets = self._inputs(tokens, targets, microbatches)
         if self._pipeline is not None:
             total = self._pipeline.evaluate(tokens, targets, microbatches)

@@ -113,7 +113,7 @@ class Rowwise(LocalView):
         local = super().to_local(parameter)
         # under sequence parallelism the bias sees only this rank's tokens
         shared = self.out_layout == SEQUENCE and parameter is self._parameters.get("bias")
-        return self.comm.own_share(local) if shared else local
+        return self.comm.own_share(local)[0] if shared else local
 
 
 class VocabSharded(LocalView):
@@ -135,8 +135,20 @@ def lookup(weight: Tensor, tokens: Tensor, rank: int) -> Tensor:
 class SequenceShard(LocalView):
     """Replicated parameters that see only this rank's tokens: their gradients are summed over the ranks, exactly."""
 
-    def to_local(self, parameter: Tensor) -> Tensor:
-        return self.comm.own_share(super().to_local(parameter))
+    shares: dict[str, Tensor] | None = None
+
+    @contextmanager
+    def local_parameters(self) -> Iterator[None]:
+        own = {name: self.to_local(p) for name, p in self._parameters.items() if p is not None}
+        self.shares = dict(zip(own, self.comm.own_share(*own.values()), strict=True))
+        try:
+            with super().local_parameters():
+                yield
+        finally:
+            self.shares = None
+
+    def read(self, name: str) -> Tensor:
+        return super().read(name) if self.shares is None else self.shares[name]
 
 
 class PositionShard(SequenceShard):

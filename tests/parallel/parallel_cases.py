@@ -14,7 +14,7 @@ from taco.models import build
 from taco.parallel import Parallelism, build_mesh, setup
 from taco.recipes import policy
 
-GPT = Model(name="gpt-tiny", arch="gpt", layers=4, hidden=64, heads=8, kv_heads=8, ffn=128, vocab=256, max_seq=32)
+GPT = Model(name="gpt-tiny", arch="gpt", layers=2, hidden=64, heads=8, kv_heads=8, ffn=128, vocab=256, max_seq=32)
 QWEN = replace(GPT, name="qwen-tiny", arch="qwen", heads=16, ffn=96, norm_eps=1e-6)
 SEQ, BATCH = 16, 8
 ALONE, PLAIN = Parallel(), Policy()
@@ -49,7 +49,9 @@ def parameters(par: Parallelism) -> dict[str, Tensor]:
 
 def train(par: Parallelism, steps: int, *, first: int = 0, clip: float = 1.0) -> dict:
     """losses, norms and the first step's whole gradients of `steps` AdamW steps."""
-    optimizer = torch.optim.AdamW([p for _, p in par.named_parameters()], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(
+        [p for _, p in par.named_parameters()], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, foreach=True
+    )
     out: dict = {"losses": [], "norms": [], "gradients": {}}
     for step in range(first, first + steps):
         par.zero_grad()

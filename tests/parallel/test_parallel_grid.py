@@ -19,6 +19,7 @@ from taco.parallel.layers import LocalView, SequenceShard
 STEPS = 20
 TOLERANCE = 1e-5  # fp32 sums of another order; a missing or doubled share is wrong by more than 0.1
 UNTIED_GPT, UNTIED_QWEN = replace(GPT, tied=False), replace(QWEN, tied=False)
+DEEP_GPT, DEEP_QWEN = replace(GPT, layers=4), replace(QWEN, layers=4)
 SP = {"tp": 2, "sequence_parallel": True}
 GRIDS = {
     2: [
@@ -30,9 +31,13 @@ GRIDS = {
         (QWEN, Parallel(dp=2)),
         (GPT, Parallel(pp=2, microbatches=4)),
         (UNTIED_QWEN, Parallel(pp=2, microbatches=4)),
-        (QWEN, Parallel(pp=2, microbatches=2, schedule="interleaved")),
+        (DEEP_QWEN, Parallel(pp=2, microbatches=2, schedule="interleaved")),
     ],
-    4: [(QWEN, Parallel(tp=4)), (GPT, Parallel(tp=4, sequence_parallel=True)), (GPT, Parallel(pp=4, microbatches=4))],
+    4: [
+        (QWEN, Parallel(tp=4)),
+        (GPT, Parallel(tp=4, sequence_parallel=True)),
+        (DEEP_GPT, Parallel(pp=4, microbatches=4)),
+    ],
     8: [(GPT, Parallel(tp=8)), (QWEN, Parallel(**SP, pp=2, dp=2, microbatches=2))],
 }
 
@@ -77,14 +82,14 @@ def test_grid_equals_one_process(world_size: int) -> None:
 
 def unsummed_body(rank: int, world_size: int) -> dict[str, Tensor]:
     """Sequence parallelism without the sum of the norms' gradients over the ranks."""
-    correct = SequenceShard.to_local
-    SequenceShard.to_local = LocalView.to_local
+    correct = SequenceShard.local_parameters
+    SequenceShard.local_parameters = LocalView.local_parameters
     try:
         par = make(QWEN, Parallel(**SP))
         par.step(*batch(0), 1)
         return gradients(par)
     finally:
-        SequenceShard.to_local = correct
+        SequenceShard.local_parameters = correct
 
 
 def test_tolerance_catches_unsummed_norm_gradients() -> None:
@@ -108,11 +113,11 @@ def eval_body(rank: int, world_size: int, cases: list[tuple[Model, Parallel]]) -
 
 def test_evaluation_equals_one_process_and_leaves_no_gradient() -> None:
     cases = [
-        (GPT, Parallel(**SP)),
-        (GPT, Parallel(dp=2)),
-        (GPT, Parallel(pp=2, microbatches=2, schedule="interleaved")),
+        (DEEP_GPT, Parallel(**SP)),
+        (DEEP_GPT, Parallel(dp=2)),
+        (DEEP_GPT, Parallel(pp=2, microbatches=2, schedule="interleaved")),
     ]
-    alone = make(GPT)
+    alone = make(DEEP_GPT)
     expected = alone.eval_loss(*batch(0))
     assert all(p.grad is None for _, p in alone.named_parameters())
     for losses in run_ranks(2, eval_body, cases):

@@ -1,0 +1,56 @@
+"""The loss over sharded logits is torch's cross entropy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from taco.parallel.loss import IGNORE, cross_entropy, virtual_cross_entropy
+
+# fp32 sums over 48 classes in another order
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-7}
+
+
+def case(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    logits = 8 * torch.randn(3, 5, 48, generator=generator)
+    return logits.to(dtype), torch.randint(48, (3, 5), generator=generator)
+
+
+@pytest.mark.parametrize("ways", [1, 2, 4, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_value_and_gradient(ways: int, dtype: torch.dtype) -> None:
+    logits, targets = case(dtype)
+    targets[1, 2] = IGNORE
+    whole = logits.clone().requires_grad_()
+    shards = [shard.clone().requires_grad_() for shard in logits.chunk(ways, -1)]
+    expected = F.cross_entropy(whole.float().flatten(0, 1), targets.flatten())
+    expected.backward()
+    loss = virtual_cross_entropy(tuple(shards), targets)
+    (loss * 1.0).backward()
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected, **TOLERANCE)
+    got = torch.cat([shard.grad for shard in shards], -1)
+    assert got.dtype == dtype
+    if dtype == torch.float32:
+        torch.testing.assert_close(got, whole.grad, **TOLERANCE)
+    else:
+        torch.testing.assert_close(got, whole.grad, rtol=2**-7, atol=1e-6)
+
+
+def test_large_logits_do_not_overflow() -> None:
+    logits, targets = case()
+    loss = virtual_cross_entropy(tuple((logits * 1e4).chunk(4, -1)), targets)
+    torch.testing.assert_close(loss, cross_entropy(logits * 1e4, targets), rtol=1e-6, atol=0)
+
+
+def test_nan_logit_gives_nan_loss() -> None:
+    logits, targets = case()
+    logits[0, 0, 7] = float("nan")
+    assert virtual_cross_entropy(tuple(logits.chunk(4, -1)), targets).isnan()
+
+
+def test_all_targets_ignored_is_zero() -> None:
+    logits, targets = case()
+    assert virtual_cross_entropy(tuple(logits.chunk(2, -1)), torch.full_like(targets, IGNORE)) == 0

@@ -1,0 +1,90 @@
+"""Virtual tensor parallelism is real tensor parallelism, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from distributed import run_ranks
+from parallel_cases import GPT, QWEN, batch, make, policy, train
+
+from taco.comm import wire_bytes
+from taco.config import ConfigError, Parallel
+from taco.models import build
+from taco.parallel import virtual_tp
+from taco.recipes import preset
+
+WAYS, STEPS = 4, 3
+CASES = [(GPT, "taco"), (QWEN, "taco"), (GPT, "int8"), (QWEN, "int8")]
+
+
+def real_body(rank: int, world_size: int) -> list[dict]:
+    results = []
+    for model, codec in CASES:
+        par = make(model, Parallel(tp=world_size, microbatches=2), policy(tp=codec))
+        results.append(train(par, STEPS) | {"wire": par.meter.totals()})
+    return results
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """Ranks run with one thread; a matmul split over threads may add in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_equals_real_ranks_bit_for_bit() -> None:
+    real = run_ranks(WAYS, real_body)
+    for i, (model, codec) in enumerate(CASES):
+        par = make(model, Parallel(virtual_tp=WAYS, microbatches=2), policy(tp=codec))
+        virtual = train(par, STEPS)
+        for rank in range(WAYS):
+            got = real[rank][i]
+            where = f"{model.name} {codec} rank {rank}"
+            assert got["losses"] == virtual["losses"], where
+            assert got["norms"] == virtual["norms"], where
+            assert got["gradients"].keys() == virtual["gradients"].keys()
+            for name, grad in got["gradients"].items():
+                assert torch.equal(grad, virtual["gradients"][name]), f"{where} {name}"
+        for role in ("tp_forward", "tp_backward"):
+            assert par.meter.totals()[role] == real[0][i]["wire"][role]
+
+
+def test_codec_changes_numbers() -> None:
+    """The equality above would be empty if messages went around the codec."""
+    losses = {
+        name: make(GPT, Parallel(virtual_tp=2), policy(tp=name)).step(*batch(0), 1) for name in ("none", "taco", "int8")
+    }
+    assert len(set(losses.values())) == 3
+    assert losses["int8"] == pytest.approx(losses["none"], rel=1e-3)
+
+
+def test_messages_per_step_are_two_a_layer_and_the_ends() -> None:
+    par = make(GPT, Parallel(virtual_tp=WAYS), policy(tp="int8"))
+    tokens, targets = batch(0)
+    par.step(tokens, targets, 1)
+    messages = 2 * GPT.layers + 1  # each block twice; the embedding forward, the head backward
+    each = wire_bytes("all_reduce", "auto", tokens.numel() * GPT.hidden, torch.float32, WAYS, preset("int8"))
+    for role in ("tp_forward", "tp_backward"):
+        total = par.meter.totals()[role]
+        assert total["messages"] == messages
+        assert total["wire"] == messages * each
+
+
+def test_observer_sees_every_partial_sum_by_name() -> None:
+    seen: dict[tuple[str, str], int] = {}
+
+    def observer(role: str, name: str, x: torch.Tensor) -> None:
+        seen[role, name] = seen.get((role, name), 0) + 1
+
+    make(GPT, Parallel(virtual_tp=2), policy(tp="int8"), observer=observer).step(*batch(0), 1)
+    assert seen["tp_forward", "transformer.h.1.attn.c_proj"] == 2
+    assert seen["tp_backward", "transformer.h.1.attn"] == 2
+    assert seen["tp_backward", "lm_head"] == 2
+    assert len(seen) == 2 * (2 * GPT.layers + 1)
+
+
+def test_sizes_that_do_not_divide_are_named() -> None:
+    with pytest.raises(ConfigError, match="heads=8 on 3 ranks"):
+        virtual_tp(build(GPT), 3, policy(tp="int8"))

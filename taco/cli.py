@@ -155,12 +155,9 @@ def _data(args: argparse.Namespace) -> int:
     return importlib.import_module("taco.train.data_cli").run(args) or 0
 
 
-def _rest_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help="see `taco COMMAND --help`")
-
-
-def _paper(module: str) -> Callable[[argparse.Namespace], int]:
-    return lambda args: importlib.import_module(f"taco.paper.{module}").main(args.rest) or 0
+def _paper(module: str) -> Callable[[Sequence[str]], int]:
+    """A command whose module parses the arguments itself."""
+    return lambda argv: importlib.import_module(f"taco.paper.{module}").main(argv) or 0
 
 
 # name -> (help, add arguments (None: the module mounts its own parser), run)
@@ -170,9 +167,11 @@ COMMANDS: dict[str, tuple[str, Callable | None, Callable]] = {
     "measure": ("measure codecs on synthetic and captured tensors", _measure_arguments, _measure),
     "recipes": ("list and show runs, experiments, models and codecs", _recipes_arguments, _recipes),
     "kernels": ("build the CUDA kernels", _kernels_arguments, _kernels),
-    "tables": ("results -> CSV", _rest_arguments, _paper("tables")),
-    "figures": ("CSV -> figures", _rest_arguments, _paper("figures")),
-    "claims": ("results -> verdicts", _rest_arguments, _paper("claims")),
+}
+PAPER: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
+    "tables": ("results -> CSV", _paper("tables")),
+    "figures": ("CSV -> figures", _paper("figures")),
+    "claims": ("results -> verdicts", _paper("claims")),
 }
 
 
@@ -184,24 +183,31 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     chosen = next((a for a in argv if not a.startswith("-")), "")
     for name, (text, add_arguments, _) in COMMANDS.items():
         if name == chosen and add_arguments is None:
-            importlib.import_module("taco.train.data_cli").add_parser(commands)
+            importlib.import_module(MOUNTED[name]).add_parser(commands)
             continue
-        passes_on = add_arguments is _rest_arguments
-        command = commands.add_parser(name, help=text, description=text, add_help=not passes_on)
-        if name == chosen and add_arguments:
+        command = commands.add_parser(name, help=text, description=text)
+        if name == chosen:
             add_arguments(command)
-    if chosen and chosen not in COMMANDS:
-        near = difflib.get_close_matches(chosen, COMMANDS, n=1)
-        parser.error(f"got command {chosen!r}; need one of {', '.join(near or COMMANDS)}")
+    for name, (text, _) in PAPER.items():
+        commands.add_parser(name, help=text)
+    known = [*COMMANDS, *PAPER]
+    if chosen and chosen not in known:
+        near = difflib.get_close_matches(chosen, known, n=1)
+        parser.error(f"got command {chosen!r}; need one of {', '.join(near or known)}")
     return parser
+
+
+def _run(argv: Sequence[str]) -> int:
+    if argv and argv[0] in PAPER:
+        return PAPER[argv[0]][1](argv[1:])
+    args = _parser(argv).parse_args(argv)
+    return COMMANDS[args.command][2](args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 2 for bad input, which is one line and never a traceback."""
-    argv = sys.argv[1:] if argv is None else argv
-    args = _parser(argv).parse_args(argv)
     try:
-        return COMMANDS[args.command][2](args)
+        return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:

@@ -92,7 +92,7 @@ def test_every_command_explains_itself(capsys):
         cli.main(["--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in cli.COMMANDS)
+    assert all(name in text for name in (*cli.COMMANDS, *cli.PAPER))
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
@@ -108,3 +108,11 @@ def test_only_one_rank_of_a_machine_reports_bad_input(capsys, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert cli.main(["train", "no-such-run"]) == cli.BAD_INPUT
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", ["train", "data", "measure", "recipes", "kernels", "tables", "figures", "claims"])
+def test_each_command_has_its_own_help(capsys, command):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"taco {command}" in capsys.readouterr().out

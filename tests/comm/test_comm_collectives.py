@@ -45,8 +45,9 @@ def equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _all_reduce_cases(world_size: int) -> Iterator[tuple[str, str, int]]:
-    for algorithm in ("auto", "one_shot", "two_shot"):
+    for algorithm in ("one_shot", "two_shot"):
         yield from ((name, algorithm, 0) for name in (*PRESETS, STOCHASTIC.name) if name != "none")
+    yield from ((name, "auto", 0) for name in ("taco", "int8"))
     for node_size in range(2, world_size):
         if world_size % node_size == 0:
             names = ("taco", "int8", "int4", "sdp4bit-gradient", "fp8-tensor", STOCHASTIC.name)
@@ -79,7 +80,7 @@ def _all_reduce(rank: int, world_size: int) -> dict[str, str]:
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_all_reduce_is_bit_identical_on_all_ranks_and_to_virtual_ranks(world_size: int) -> None:
     first, *others = run_ranks(world_size, _all_reduce)
-    assert len(first) >= 3 * (len(PRESETS) - 1) * len(SHAPES)
+    assert len(first) >= 2 * (len(PRESETS) - 1) * len(SHAPES)
     for other in others:
         assert other == first
 
@@ -122,7 +123,7 @@ def test_world_sizes_that_are_not_powers_of_two(world_size: int) -> None:
 
 
 def _scatter_gather(rank: int, world_size: int, node_size: int) -> None:
-    names = ("taco", "int8", "int6", "int4", "fp8", "mxfp8", "fp8-cast", "sdp4bit-gradient", "flash-int4", "tahquant")
+    names = ("taco", "int6", "fp8-cast", "sdp4bit-gradient", "tahquant")
     for name in (*names, STOCHASTIC.name):
         options = {"role": "dp_gradient", "node_size": node_size}
         comm = Communicator(None, codec_of(name), **options)

@@ -61,13 +61,13 @@ def test_survivors_say_where_they_lost_a_rank(op: str, name: str, phase: str) ->
 def _silent(rank: int, world_size: int) -> str:
     comm = Communicator(None, preset("int8"), role="tp_backward", node_size=2)
     if rank == 3:
-        time.sleep(6)
+        time.sleep(4)
         return "slept"
     return _catch(comm, "all_reduce")[0]
 
 
 def test_a_silent_rank_ends_its_peers_within_the_groups_timeout() -> None:
-    results = run_ranks(4, _silent, dies=(3,), group_timeout=2.0, timeout=30)
+    results = run_ranks(4, _silent, dies=(3,), group_timeout=1.5, timeout=30)
     assert results[3] == "slept"
     assert re.match(r"rank 2 of 4, role tp_backward: all_reduce, call 1, failed in intra-node all-to-all", results[2])
     for text in results[:2]:

@@ -57,6 +57,28 @@ def test_one_shot_keeps_the_codecs_sqnr_and_two_shot_loses_three_db(name: str, w
     assert two == pytest.approx(SQNR[name] - 3.0, abs=0.5 if (name, ways) == ("fp8", 2) else 0.2)
 
 
+@pytest.mark.parametrize(("ways", "node_size"), [(4, 2), (6, 2), (6, 3), (8, 4)])
+@pytest.mark.parametrize("name", ["taco", "int8", "int4", "fp8-tensor"])
+def test_a_hierarchy_puts_every_chunk_in_its_place(name: str, ways: int, node_size: int) -> None:
+    parts = gaussian(ways, ways * 2048 + 77)
+    exact = torch.stack(parts).double().sum(0)
+    comm = virtual(ways, name, node_size=node_size)
+    y = comm.all_reduce(parts)
+    assert comm.paths == {"hierarchical": 1}
+    # each chunk alone: encoded at three levels, so about 5 dB below one encoding
+    levels = {"taco": 31.8, "int8": 43.7, "int4": 20.3, "fp8-tensor": 31.5}[name]
+    for chunk, total in zip(y.tensor_split(ways), exact.tensor_split(ways), strict=True):
+        assert sqnr_db(total, chunk) == pytest.approx(levels - 4.8, abs=1.0)
+
+
+@pytest.mark.parametrize("numel", [1, 130, 5 * 128 + 44, 7 * 128])
+def test_a_hierarchy_whose_last_chunks_are_short_or_empty(numel: int) -> None:
+    parts = gaussian(8, numel)
+    for node_size in (2, 4):
+        y = virtual(8, "int8", node_size=node_size).all_reduce(parts)
+        assert sqnr_db(torch.stack(parts).double().sum(0), y) > 36
+
+
 def test_sdp4bit_spends_its_bits_on_the_inter_node_level() -> None:
     parts = gaussian(8, 64, 1024)
     exact = torch.stack(parts).double().sum(0)
@@ -95,7 +117,7 @@ def test_all_gather_gives_everyone_the_decoded_parts_the_owner_too(name: str) ->
 
 @pytest.mark.parametrize("name", ["int8", "taco", "fp8-cast", "mxfp8"])
 @pytest.mark.parametrize("dim", [0, 1, -1])
-def test_reduce_scatter_sums_each_ranks_own_packet_in_order_in_fp32(name: str, dim: int) -> None:
+def test_reduce_scatter_sums_what_each_ranks_own_packet_holds(name: str, dim: int) -> None:
     parts = gaussian(4, 8, 12, 20)
     shards = virtual(4, name).reduce_scatter(parts, dim)
     for r, shard in enumerate(shards):
@@ -111,6 +133,17 @@ def test_all_to_all_twice_returns_what_one_encoding_makes_of_it(dim: int) -> Non
     once = virtual(4, "fp8-cast").all_to_all(parts, dim)
     twice = virtual(4, "fp8-cast").all_to_all(once, dim)
     assert torch.equal(torch.stack(twice), torch.stack([round_trip(preset("fp8-cast"), part) for part in parts]))
+
+
+@pytest.mark.parametrize(("algorithm", "node_size"), [("one_shot", 0), ("two_shot", 0), ("hierarchical", 2)])
+def test_sums_run_in_rank_order(algorithm: str, node_size: int) -> None:
+    codec = GroupCodec(name="plain", payload="e4m3", rotation="none", scale="fp32")
+    values = (1e8, -1e8, 1.0, 0.0)  # any other order of the first three gives 0
+    parts = [torch.full((4 * 128,), value) for value in values]
+    options = {"algorithm": algorithm, "node_size": node_size}
+    torch.testing.assert_close(virtual(4, codec, **options).all_reduce(parts), torch.ones(512), rtol=1e-5, atol=0)
+    shards = virtual(4, codec, **options).reduce_scatter(parts)
+    torch.testing.assert_close(torch.cat(shards), torch.ones(512), rtol=1e-5, atol=0)
 
 
 def test_narrow_dtypes_are_summed_in_fp32_and_cast_once() -> None:

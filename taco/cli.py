@@ -183,7 +183,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     chosen = next((a for a in argv if not a.startswith("-")), "")
     for name, (text, add_arguments, _) in COMMANDS.items():
         if name == chosen and add_arguments is None:
-            importlib.import_module(MOUNTED[name]).add_parser(commands)
+            importlib.import_module("taco.train.data_cli").add_parser(commands)
             continue
         command = commands.add_parser(name, help=text, description=text)
         if name == chosen:

@@ -58,11 +58,23 @@ def own_fonts() -> None:
 
 def save(fig: Figure, path: Path) -> tuple[Path, Path]:
     """Write `path`.svg and `path`.png, without dates or versions in them."""
+    _settle(fig)
     path.parent.mkdir(parents=True, exist_ok=True)
     svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
     fig.savefig(svg, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     fig.savefig(png, metadata={"Software": None})
     return svg, png
+
+
+def _settle(fig: Figure) -> None:
+    """Lay the figure out once, then round where the axes are.
+
+    The layout's solver differs in the last bits from call to call, and SVG ids are hashes of exact positions.
+    """
+    fig.draw_without_rendering()
+    fig.set_layout_engine("none")
+    for ax in fig.axes:
+        ax.set_position([round(v, 4) for v in ax.get_position().bounds])
 
 
 def colour(codec: str) -> str:

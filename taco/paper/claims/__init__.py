@@ -6,6 +6,7 @@ A verdict is `holds`, `does not hold` or `not testable here`, with the number an
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from taco.paper.claims import artifact
@@ -64,3 +65,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(make(args.source, args.results))
     return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """`taco claims` with these arguments."""
+    return run(add_parser(argparse.ArgumentParser(prog="taco").add_subparsers()).parse_args(argv))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from taco.config import ConfigError
@@ -36,3 +37,8 @@ def run(args: argparse.Namespace) -> int:
     for path in draw.make(args.experiment, args.source, args.results, args.figures):
         print(path)
     return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """`taco figures` with these arguments."""
+    return run(add_parser(argparse.ArgumentParser(prog="taco").add_subparsers()).parse_args(argv))

@@ -91,8 +91,8 @@ def distribution(rows: list[Cells]) -> Figure:
         axes[0][2].legend(handletextpad=0.1, borderpad=0, loc="best")
         _by_layer(axes[1][0], tensors, {"near_zero_fraction": "o"}, normal=math.erf(0.1 / math.sqrt(2)))
         axes[1][0].set(ylabel="share of |x| < 0.1 rms", title="d  near-zero elements", ylim=(0, None))
-        _by_layer(axes[1][1], tensors, {"kurtosis": "o"}, normal=0)
-        axes[1][1].set(ylabel="excess kurtosis", title="e  tails")
+        _by_layer(axes[1][1], tensors, {"kurtosis": "o"}, normal=3)
+        axes[1][1].set(ylabel="kurtosis", title="e  tails")
         _by_layer(axes[1][2], tensors, {"crest_db_mean": "o", "crest_rotated_db_mean": "s"})
         axes[1][2].set(ylabel="crest factor of a group, dB", title="f  as it is (filled), rotated (open)")
     else:

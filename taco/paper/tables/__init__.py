@@ -7,6 +7,7 @@ source does not have keeps its row, with status `missing` and empty numbers.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from taco.paper.table import write_table
@@ -47,3 +48,8 @@ def run(args: argparse.Namespace) -> int:
     """Make the table and print where it is."""
     print(make(args.experiment, args.source, args.results))
     return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """`taco tables` with these arguments."""
+    return run(add_parser(argparse.ArgumentParser(prog="taco").add_subparsers()).parse_args(argv))

@@ -56,7 +56,7 @@ def codec_fidelity(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
 def distribution(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     """One row per captured tensor (part `tensor`), then one per histogram bin (part `histogram`).
 
-    density is per unit of the bins' axis: it integrates to 1.
+    density is per unit of the bins' axis: it integrates to the share of elements inside the bins.
     """
     rows = [{"part": "tensor", **row} for row in _rows(logs, DISTRIBUTION, lambda r: "ours")]
     rows.sort(key=lambda r: tuple(str(r.get(k, "")) for k in ("run", "role")) + _place(r))
@@ -81,7 +81,7 @@ def _histogram(record: dict) -> list[Row]:
             f"got a histogram of {len(counts)} counts and {len(edges)} edges; need one edge more than counts; "
             "because every bin has two edges"
         )
-    total = sum(counts)
+    total = sum(counts) + record.get("outside", 0)
     where = {key: record.get(key) for key in ("run", "role", "layer", "name") if key in record}
     return [
         {"part": "histogram", **where, "bin_low": float(low), "bin_high": float(high),

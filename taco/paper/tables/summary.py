@@ -16,6 +16,9 @@ WARM_STEPS = 3
 """Steps left out of every time: the first ones allocate, connect and fill caches."""
 
 MIB = 2**20
+SENT = (*ROLES, "exact")
+"""Every role that a step counts; exact: small sums that always go uncompressed."""
+
 AXES = {"tp": ("tp_forward", "tp_backward"), "dp": ("dp_gradient", "dp_weight"), "pp": ("pp_forward", "pp_backward")}
 
 

@@ -9,7 +9,7 @@ from taco.paper import published as paper
 from taco.paper.table import Row, number
 from taco.paper.tables import summary
 from taco.paper.tables.load import PROVENANCE, Logs, codec_rank, mean, published
-from taco.paper.tables.summary import AXES, Summary, baseline, change_pct, delta_pct, noise_band_pct, summaries
+from taco.paper.tables.summary import AXES, SENT, Summary, baseline, change_pct, delta_pct, noise_band_pct, summaries
 
 CURVE_POINTS = 20
 """Points of a training-loss curve: each is the mean over an equal span of steps."""
@@ -140,7 +140,7 @@ def _threed_row(run: Summary, base: Summary | None) -> Row:
         "tokens": run.tokens, "val_loss": run.val_loss, "delta_pct": delta_pct(run, base),
         "tokens_per_s": run.tokens_per_s, "speedup": _speedup(run, base),
         **{f"wire_mib_{role}": run.wire_mib(role) for role in ROLES},
-        "wire_mib_per_step": run.wire_mib(*ROLES), "wire_ratio": run.wire_ratio(*ROLES), **run.provenance(),
+        "wire_mib_per_step": run.wire_mib(*SENT), "wire_ratio": run.wire_ratio(*SENT), **run.provenance(),
     }  # fmt: skip
 
 
@@ -168,13 +168,13 @@ def scaling(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
 
 def _scaling_row(run: Summary, base: Summary | None) -> Row:
     grid = run.config["parallel"]
-    ratio = run.wire_ratio(*ROLES)
+    ratio = run.wire_ratio(*SENT)
     codecs = {axis: run.codec(axis) for axis in AXES}
     return {
         "model": run.model, "world_size": grid["tp"] * grid["pp"] * grid["dp"], "tp": grid["tp"], "pp": grid["pp"],
         "dp": grid["dp"], "codec": codecs["tp"] if codecs["tp"] != "none" else summary.joined(list(codecs.values())),
         "dp_codec": codecs["dp"], "pp_codec": codecs["pp"], "dtype": run.config["train"]["dtype"],
         "step_ms": run.step_ms, "tokens_per_s": run.tokens_per_s, "speedup": _speedup(run, base),
-        "comm_fraction": run.comm_fraction, "wire_mib_per_step": run.wire_mib(*ROLES), "wire_ratio": ratio,
+        "comm_fraction": run.comm_fraction, "wire_mib_per_step": run.wire_mib(*SENT), "wire_ratio": ratio,
         "amdahl_bound": amdahl(base.comm_fraction, ratio) if base else math.nan, **run.provenance(),
     }  # fmt: skip

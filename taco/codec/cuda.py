@@ -46,10 +46,10 @@ def available() -> bool:
 
 
 def encode(flat: Tensor, config: GroupCodec, seed: int = 0) -> Tensor:
-    """flat [numel] fp32/bf16/fp16, contiguous -> Packet uint8 [nbytes] on the same device."""
+    """flat [numel] fp32/bf16/fp16 -> Packet uint8 [nbytes] on the same device."""
     load()
     return torch.ops.taco.encode(
-        flat,
+        flat.contiguous(),
         *_rotation(config),
         *_scales(config),
         config.rounding == "stochastic",
@@ -61,7 +61,9 @@ def encode(flat: Tensor, config: GroupCodec, seed: int = 0) -> Tensor:
 def decode(packet: Tensor, config: GroupCodec, numel: int, dtype: torch.dtype) -> Tensor:
     """packet uint8 [nbytes] -> [numel] of `dtype`."""
     load()
-    return torch.ops.taco.decode(packet, numel, dtype, *_rotation(config), *_scales(config), _sections(config, numel))
+    return torch.ops.taco.decode(
+        packet.contiguous(), numel, dtype, *_rotation(config), *_scales(config), _sections(config, numel)
+    )
 
 
 def decode_sum(packets: Tensor, config: GroupCodec, numel: int, dtype: torch.dtype) -> Tensor:

@@ -149,6 +149,13 @@ def test_empty_message(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_every_second_element_of_a_tensor(device: str) -> None:
+    config = GroupCodec(name="strided")
+    x = torch.randn(2000, device=device)
+    assert_bits_equal(cuda.encode(x[::2], config), cuda.encode(x[::2].clone(), config), "encode of a strided view")
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_operators_pass_opcheck(device: str) -> None:
     config = GroupCodec(name="check", rotation_size=64)
     x = torch.randn(1000, device=device)

@@ -207,7 +207,8 @@ def test_counted_bytes_equal_the_formula(world_size: int) -> None:
 # --- uncompressed and special values ----------------------------------------------------------------
 
 
-def _uncompressed(rank: int, world_size: int) -> None:
+def _uncompressed(rank: int, world_size: int) -> list[str]:
+    digests = []
     comm = Communicator(None, preset("none"), role="r")
     virtual = VirtualCommunicator(world_size, preset("none"), role="r")
     for dtype in (torch.float32, torch.float64, torch.int64, torch.bfloat16):
@@ -217,6 +218,7 @@ def _uncompressed(rank: int, world_size: int) -> None:
         close = {"rtol": 0, "atol": 0} if exact else {"rtol": 2 * torch.finfo(dtype).eps * world_size, "atol": 1e-2}
         torch.testing.assert_close(comm.all_reduce(x), virtual.all_reduce(parts), **close)
         torch.testing.assert_close(comm.reduce_scatter(x), virtual.reduce_scatter(parts)[rank], **close)
+        digests.append(digest(comm.all_reduce(x)))
         assert torch.equal(comm.all_gather(x, 1), torch.cat(parts, 1))
         assert torch.equal(comm.all_to_all(x), virtual.all_to_all(parts)[rank])
     assert set(comm.paths) == {"uncompressed"}
@@ -226,11 +228,13 @@ def _uncompressed(rank: int, world_size: int) -> None:
     assert small.paths == {"uncompressed": 2}
     small.all_reduce(torch.ones(100))
     assert small.paths["uncompressed"] == 2
+    return digests
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_uncompressed_paths(world_size: int) -> None:
-    run_ranks(world_size, _uncompressed)
+    first, *others = run_ranks(world_size, _uncompressed)
+    assert all(other == first for other in others)
 
 
 def _not_finite(rank: int, world_size: int) -> None:

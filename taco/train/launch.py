@@ -161,7 +161,8 @@ def world(run: Run, env: Mapping[str, str], *, device: str = "auto", threads: in
         return
     timeout = timedelta(seconds=run.train.timeout_s)
     store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
-    dist.init_process_group(here.backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    bound = here.device if here.device.type == "cuda" else None
+    dist.init_process_group(here.backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=bound)
     try:
         yield replace(here, store=dist.PrefixStore("taco", store))
     finally:

@@ -211,11 +211,13 @@ class Trainer:
                 checkpoint.save(self.files.checkpoints, step, self._state(), self.run, self.here)
 
     def _finish(self, wall_s: float) -> None:
-        peak = [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]
+        """Close the log; memory is the largest of any rank."""
+        cuda = self.here.device.type == "cuda"
+        mine = {"peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        mine |= {"peak_gpu_mb": torch.cuda.max_memory_allocated(self.here.device) / 2**20} if cuda else {}
+        everyone: list[Any] = [mine] * self.here.size
         if self.here.size > 1:
-            peaks: list[Any] = [None] * self.here.size
-            dist.all_gather_object(peaks, peak[0])
-            peak = peaks
+            dist.all_gather_object(everyone, mine)
         timed = self.timings[WARM_UP_STEPS:] or self.timings
         tokens = self.run.train.batch * self.run.data.seq
         if self.log is not None:
@@ -224,9 +226,9 @@ class Trainer:
                 val_loss=self.val_loss,
                 tokens_per_s=round(tokens / (statistics.median(ms for ms, _ in timed) / 1e3), 1),
                 wall_s=round(wall_s, 3),
-                peak_rss_mb=round(max(peak), 1),
                 comm_fraction=round(sum(comm for _, comm in timed) / sum(ms for ms, _ in timed), 4),
                 paths={role: dict(c.paths) for role, c in self.par.communicators.items()},
+                **{key: round(max(rank[key] for rank in everyone), 1) for key in mine},
             )
             self.progress.say(f"done, validation loss {self.val_loss:.4f}, {self.files.log}")
 

@@ -96,8 +96,10 @@ def test_the_tiles_of_lowest_entropy_get_three_bits():
 
 
 def test_equal_entropies_go_to_the_earlier_tile():
-    x = randn(64).repeat(10)
-    assert ((_head(x, TahQuantCodec(name="x")) & tahquant.INT3) != 0).tolist() == [True] * 2 + [False] * 8
+    x = randn(64).repeat(5000)
+    low = (_head(x, TahQuantCodec(name="x")) & tahquant.INT3) != 0
+    assert low[:1000].all()
+    assert not low[1000:].any()
 
 
 @pytest.mark.parametrize(("fraction", "low"), [(0.0, 0), (0.19, 1), (0.5, 5), (1.0, 10)])

@@ -12,7 +12,7 @@ import torch
 from taco.codec import coder, fit, quality
 from taco.codec.authors import RELEASED
 from taco.codec.group import GroupCoder
-from taco.config import ConfigError
+from taco.config import ConfigError, GroupCodec
 from taco.recipes import PRESETS
 
 
@@ -76,6 +76,15 @@ def test_fit_measures_the_other_axis_and_does_not_choose_it():
     table = {(r["codec"], r["axis"]): r["sqnr_db_mean"] for r in fit([x], 10.0).table}
     name = "int4-none-g64"
     assert table[name, "first"] != table[name, "last"]
+    # one large channel in each group along memory: INT4 would do along tokens only
+    spiky = randn(256, 64)
+    spiky[:, ::32] *= 10
+    chosen = fit([spiky], 18.0, [GroupCodec(name="plain", payload="int4", group=32, rotation="none"), PRESETS["int8"]])
+    assert {(r["axis"], r["meets"]) for r in chosen.table if r["codec"] == "plain"} == {
+        ("last", False),
+        ("first", True),
+    }
+    assert chosen.codec == PRESETS["int8"]
     one_dimensional = fit([x.reshape(-1)], 10.0).table
     assert {r["axis"] for r in one_dimensional} == {"last"}
 

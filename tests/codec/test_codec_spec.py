@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import codec_spec as spec
 import numpy as np
 import pytest
 import torch
 
-from taco.codec import coder, reference
+from taco.codec import coder, reference, wire
 from taco.config import GroupCodec
 from taco.recipes import PRESETS
 
@@ -30,12 +31,13 @@ def _data(seed: int, numel: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(("payload", "scale", "rotation", "rounding"), list(itertools.product(*AXES.values())))
 def test_packets_equal_the_scalar_statement_bit_for_bit(payload, scale, rotation, rounding):
-    for adaptive, rotation_size, numel in ((False, 0, 75), (True, 16, 64), (True, 0, 33)):
+    for adaptive, rotation_size, numel in ((False, 0, 75), (True, 16, 64), (True, 0, 40)):
         config = GroupCodec(
             name="x", payload=payload, group=32, rotation=rotation, rotation_size=rotation_size, scale=scale,
             adaptive_scale=adaptive, rounding=rounding,
         )  # fmt: skip
-        x = _data(numel, numel)
+        # rms above 0.45, so that alpha is not at its clamp
+        x = 4 * _data(numel, numel)
         packet = coder(config).encode(x, seed=12345)
         assert packet.numpy().tobytes() == spec.encode(x.numpy(), config, 12345)
 
@@ -52,6 +54,20 @@ def test_zero_groups_between_others_equal_the_scalar_statement():
     for scale in AXES["scale"]:
         config = GroupCodec(name="x", group=32, scale=scale)
         assert coder(config).encode(x).numpy().tobytes() == spec.encode(x.numpy(), config, 0)
+
+
+@pytest.mark.parametrize(("scale", "nan"), [("fp32", "0000c07f"), ("bf16", "c07f"), ("e8m0", "ff")])
+@pytest.mark.parametrize("bad", [math.nan, -math.nan, math.inf, -math.inf])
+def test_a_group_that_is_not_finite_has_codes_0_scale_nan_and_alpha_1(scale, nan, bad):
+    x = _data(4, 96)
+    x[40] = bad
+    config = GroupCodec(name="x", group=32, scale=scale, adaptive_scale=True)
+    form = wire.group_layout(config, 96)
+    sections = {n: form.section(coder(config).encode(x), n).numpy().tobytes() for n in form.names}
+    assert sections["payload8"][32:64] == bytes(32)
+    width = len(sections["scale"]) // 3
+    assert sections["scale"][width : 2 * width] == bytes.fromhex(nan)
+    assert sections["alpha"][4:8] == np.float32(1).tobytes()
 
 
 @pytest.mark.parametrize("payload", ["e4m3", "e5m2"])

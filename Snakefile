@@ -156,7 +156,7 @@ rule corpus_fresh:
         "logs/corpus-fresh.log",
     conda:
         "envs/conda.yaml"
-    threads: workflow.cores
+    threads: workflow.cores or 8
     shell:
         "python -m taco data prepare {input.text} --tokenizer gpt2 --tokenizer-files {input.tokenizer}"
         " --threads {threads} --overwrite --out $(dirname {output}) > {log} 2>&1"

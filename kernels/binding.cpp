@@ -47,6 +47,21 @@ Dtype dtype_of(ScalarType type) {
   return Dtype::kFp16;
 }
 
+// Makes a device current for this library's own CUDA runtime, which is linked statically and so is not torch's.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    STD_TORCH_CHECK(cudaGetDevice(&previous_) == cudaSuccess && cudaSetDevice(device) == cudaSuccess,
+                    "got CUDA device ", device, " that cannot be used; need a working one; because kernels run on it");
+  }
+  ~DeviceScope() { cudaSetDevice(previous_); }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int previous_ = 0;
+};
+
 // Runs `launch` on the tensor's device and torch's current stream of it.
 template <class Launch>
 void on_device(const Tensor& tensor, Launch launch) {
@@ -57,7 +72,7 @@ void on_device(const Tensor& tensor, Launch launch) {
   STD_TORCH_CHECK(tensor.is_cuda(), "got a tensor on another device; need cpu or cuda; because the codec has kernels there");
   STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream != nullptr,
                   "got a CUDA tensor in a torch without CUDA; need a CUDA build of torch; because kernels run on its stream");
-  torch::stable::accelerator::DeviceGuard guard(tensor.get_device_index());
+  DeviceScope scope(tensor.get_device_index());
   void* stream = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
   cudaError_t status = launch(Target{true, stream});

@@ -202,6 +202,19 @@ def test_runs_on_the_current_stream_and_in_a_graph() -> None:
 
 
 @pytest.mark.gpu
+def test_runs_on_the_tensors_device_and_leaves_the_current_one() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA GPUs")
+    config = GroupCodec(name="second")
+    x = torch.randn(5000, device="cuda:1")
+    with torch.cuda.device(0):
+        packet = cuda.encode(x, config)
+        assert torch.cuda.current_device() == 0
+    assert packet.device == x.device
+    assert_bits_equal(packet, GroupCoder(config, "reference").encode(x.cpu()), "encode on the second GPU")
+
+
+@pytest.mark.gpu
 @pytest.mark.slow
 def test_more_than_two_to_the_31_elements() -> None:
     """The last group of a 4 GiB message equals the same group alone; offsets beyond int32 would corrupt it."""

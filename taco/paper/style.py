@@ -143,7 +143,10 @@ def notes(fig: Figure, rows: Iterable[Cells], *, speed: bool = False) -> None:
     rows = list(rows)
     measured = [r for r in rows if r["status"] == "measured"]
     lines = []
-    places = sorted({" over ".join(filter(None, (r["hardware"], r["transport"]))) for r in measured} - {""})
+    places = {
+        r["hardware"] + (f" over {r['transport']}" if r["transport"] not in ("", "none") else "") for r in measured
+    }
+    places = sorted(places - {""})
     if places:
         lines.append("Measured on " + "; ".join(places) + ".")
     if speed and any(r["device"] == "cpu" for r in measured):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import paper_logs
 import pytest
 
+from taco import cli
 from taco.config import Parallel
 from taco.paper import claims, tables
 from taco.paper.claims import artifact, rules
@@ -219,11 +219,9 @@ def test_a_text_without_markers_is_refused():
 
 
 def test_command_line(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    parser = argparse.ArgumentParser()
-    claims.add_parser(parser.add_subparsers())
-    assert claims.run(parser.parse_args(["claims", "--source", "mini", "--results", str(results)])) == 0
+    assert cli.main(["claims", "--source", "mini", "--results", str(results)]) == 0
     assert capsys.readouterr().out.strip() == str(results / "mini" / "claims.csv")
     path = tmp_path / "A.md"
     path.write_text("\n".join(line for name in artifact.BLOCKS for line in artifact.markers(name)))
-    assert claims.run(parser.parse_args(["claims", "--artifact", str(path)])) == 0
+    assert cli.main(["claims", "--artifact", str(path)]) == 0
     assert "| `throughput` |" in path.read_text()

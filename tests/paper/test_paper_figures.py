@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import struct
 from pathlib import Path
@@ -10,8 +9,9 @@ from pathlib import Path
 import pytest
 from matplotlib import font_manager
 
+from taco import cli
 from taco.config import ConfigError
-from taco.paper import figures, style, tables
+from taco.paper import style, tables
 from taco.paper.figures import draw
 from taco.recipes import EXPERIMENTS
 
@@ -106,8 +106,5 @@ def test_a_missing_table_is_an_error(tmp_path: Path):
 
 
 def test_command_line_draws(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    parser = argparse.ArgumentParser()
-    figures.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["figures", "correctness", "--results", str(results), "--figures", str(tmp_path)])
-    assert figures.run(args) == 0
+    assert cli.main(["figures", "correctness", "--results", str(results), "--figures", str(tmp_path)]) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / "mini" / f"correctness.{end}") for end in ("svg", "png")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 import paper_logs
 import pytest
 
-from taco import log, recipes
+from taco import cli, log, recipes
 from taco.config import ConfigError, Parallel, to_dict
 from taco.paper import tables
 from taco.paper.table import number, read_table
@@ -247,12 +246,8 @@ def test_an_arm_in_one_direction_says_which(codecs: dict, expected: tuple):
     assert ablation.change(to_dict(policy(**codecs))) == expected
 
 
-def test_command_line_writes_the_table(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    parser = argparse.ArgumentParser()
-    tables.add_parser(parser.add_subparsers())
-    (tmp_path / "mini").mkdir()
-    args = parser.parse_args(["tables", "accuracy", "--source", "mini", "--results", str(tmp_path)])
-    assert tables.run(args) == 0
+def test_command_line_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture):
+    assert cli.main(["tables", "accuracy", "--source", "mini", "--results", str(tmp_path)]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "mini" / "accuracy.csv")
 
 

@@ -53,7 +53,7 @@ def _panel(ax: Axes, name: str, rows: list[Cells]) -> None:
         ax.plot(xs, ys, f"{mark}-", color=style.colour(base), markersize=3, linewidth=0.6, alpha=0.8)
     top = {base: max(number(r["sqnr_db"]) for r in rows if r["base"] == base and r["value"] == values[-1])
            for base in _unique(r["base"] for r in rows if r["value"] == values[-1])}  # fmt: skip
-    for base, y in top.items():
+    for base, y in zip(top, style.spread(list(top.values()), 3.0), strict=True):
         ax.annotate(
             f" {base}", (len(values) - 1, y), (3, 0), textcoords="offset points", color=style.colour(base), fontsize=6.5
         )
@@ -80,7 +80,7 @@ def _training(ax: Axes, arms: list[Cells]) -> None:
     ax.set_yticks(range(len(arms)), [f"{r['base']}: {_arm(r)}" for r in arms])
     for tick, r in zip(ax.get_yticklabels(), arms, strict=True):
         tick.set_color(style.colour(r["base"]))
-    ax.invert_yaxis()
+    ax.set_ylim(len(arms) - 0.4, -0.6)
     ax.set(xlabel="validation loss, change to the uncompressed run in %")
     style.grid(ax, "x")
 

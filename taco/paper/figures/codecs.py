@@ -18,7 +18,7 @@ def _unique(values) -> list[str]:
 def codec_fidelity(rows: list[Cells]) -> Figure:
     """Left: SQNR of captured tensors against bytes an element. Right: SQNR of every codec on every data set."""
     measured = [r for r in rows if r["status"] == "measured"]
-    codecs = _unique(r["codec"] for r in measured)
+    codecs = _unique((r["label"], r["codec"]) for r in measured)
     fig = style.figure(1.3 + 0.19 * max(len(codecs), 10))
     left, right = fig.subplots(1, 2, width_ratios=(1, 1.25))
     if measured:
@@ -35,7 +35,9 @@ def _trade(ax: Axes, rows: list[Cells]) -> None:
     chosen = [r for r in rows if r["tensors"] == "captured"]
     words = "captured tensors" if chosen else "normal distribution"
     chosen = chosen or [r for r in rows if r["dataset"] == "gauss"]
-    chosen = [r for r in chosen if math.isfinite(number(r["sqnr_db"])) and r["label"] == "ours"]
+    chosen = [
+        r for r in chosen if math.isfinite(number(r["sqnr_db"])) and r["label"] == "ours" and r["codec"] != "none"
+    ]
     labels = []
     for codec in _unique(r["codec"] for r in chosen):
         mine = [r for r in chosen if r["codec"] == codec]
@@ -51,16 +53,14 @@ def _trade(ax: Axes, rows: list[Cells]) -> None:
     ax.plot([], [], "v", color=style.FAINT, markersize=3.2, label="backward")
     ax.legend(loc="lower left", handletextpad=0.1, borderpad=0)
     low, high = ax.get_ylim()
-    style.label_at_right(ax, labels, (high - low) / 21)
+    style.label_at_right(ax, labels, (high - low) / 27)
 
 
-def _sqnr_map(ax: Axes, rows: list[Cells], codecs: list[str]) -> None:
+def _sqnr_map(ax: Axes, rows: list[Cells], codecs: list[tuple[str, str]]) -> None:
     columns = _unique((r["tensors"], r["dataset"], r["role"]) for r in rows)
     columns.sort(key=lambda c: (c[0] != "synthetic", c[1], c[2] != "tp_forward"))
-    values = {
-        (r["codec"], r["tensors"], r["dataset"], r["role"]): number(r["sqnr_db"]) for r in rows if r["label"] == "ours"
-    }
-    grid = [[values.get((codec, *column), math.nan) for column in columns] for codec in codecs]
+    values = {(r["label"], r["codec"], r["tensors"], r["dataset"], r["role"]): number(r["sqnr_db"]) for r in rows}
+    grid = [[values.get((*codec, *column), math.nan) for column in columns] for codec in codecs]
     ax.imshow([[min(v, 55.0) for v in line] for line in grid], cmap="Blues", vmin=0, vmax=75, aspect="auto")
     for i, line in enumerate(grid):
         for j, value in enumerate(line):
@@ -68,8 +68,8 @@ def _sqnr_map(ax: Axes, rows: list[Cells], codecs: list[str]) -> None:
             ax.text(j, i, text, ha="center", va="center", fontsize=5.2 if len(columns) > 9 else 6)
     names = [f"{d}, {style.ROLE_WORDS.get(role, role)}" if role else d for _, d, role in columns]
     ax.set_xticks(range(len(columns)), names, rotation=40, ha="right", rotation_mode="anchor", fontsize=6)
-    ax.set_yticks(range(len(codecs)), codecs)
-    for tick, codec in zip(ax.get_yticklabels(), codecs, strict=True):
+    ax.set_yticks(range(len(codecs)), [c if label == "ours" else f"{c}, {label}" for label, c in codecs])
+    for tick, (_, codec) in zip(ax.get_yticklabels(), codecs, strict=True):
         tick.set_color(style.colour(codec))
     ax.tick_params(length=0)
     for spine in ax.spines.values():
@@ -121,7 +121,7 @@ def _histograms(ax: Axes, bins: list[Cells], title: str) -> None:
     style.grid(ax, "y")
     ax.set(
         yscale="log",
-        ylim=(1e-6, 3),
+        ylim=(1e-6, 10),
         xlabel="x / rms",
         ylabel="density",
         title=f"{title} (darker: deeper)",
@@ -144,6 +144,6 @@ def _by_layer(ax: Axes, rows: list[Cells], columns: dict[str, str], normal: floa
                 xs, [number(r[column]) for r in mine], mark, color=tint, markerfacecolor=face, markersize=3.5, alpha=0.8
             )
         ax.plot([], [], "o", color=tint, label=style.ROLE_WORDS[role])
-    ax.set_xticks(range(len(layers)), layers)
+    ax.set_xticks(range(len(layers)), ["outside" if layer == "-1" else layer for layer in layers])
     ax.set_xlabel("layer")
     style.grid(ax, "y")

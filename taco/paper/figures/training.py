@@ -36,7 +36,7 @@ def accuracy(rows: list[Cells]) -> Figure:
         _curves(bottom, [r for r in curves if (r["model"], r["tp"]) == place])
     for tick, codec in zip(axes[0][0].get_yticklabels(), codecs, strict=True):
         tick.set_color(style.colour(codec))
-    axes[0][0].invert_yaxis()
+    axes[0][0].set_ylim(len(codecs) - 0.5, -0.5)
     axes[1][0].set_ylabel("Δ training loss, %")
     style.families(axes[0][0])
     axes[0][0].plot([], [], "s", color=BAND, label="noise of the seed")
@@ -121,7 +121,7 @@ def threed(rows: list[Cells]) -> Figure:
         speed.plot(number(r["speedup"]), y, "o", color=style.PLAIN)
     names = [r["compressed"].upper().replace("+", " + ") if r["compressed"] != "none" else "nothing" for r in arms]
     wire.set_yticks(range(len(arms)), names)
-    wire.invert_yaxis()
+    wire.set_ylim(len(arms) - 0.5, -0.5)
     wire.set(xlabel="MiB one rank sends in a step", title="a  bytes by axis, and fewer-bytes ratio")
     wire.margins(x=0.12)
     for axis, tint in style.AXIS_COLOURS.items():
@@ -182,7 +182,7 @@ def _label_shapes(ax: Axes, shapes: list[tuple]) -> None:
         parts = [f"{axis}{size}" for axis, size in (("TP", tp), ("PP", pp), ("DP", dp)) if size != "1"]
         names.append((f"{model}  " if many_models else "") + (" ".join(parts) or "one process") + f"  ({world})")
     ax.set_yticks(range(len(shapes)), names)
-    ax.invert_yaxis()
+    ax.set_ylim(len(shapes) - 0.4, -0.6)
 
 
 def _published_speedup(ax: Axes, rows: list[Cells], height: int) -> None:

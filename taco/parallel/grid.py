@@ -195,7 +195,7 @@ class Parallelism:
             "two [batch, seq] with batch a multiple of the microbatches",
             "the loss is the mean over equal parts",
         )
-        return tokens.to(self.device), targets.to(self.device)
+        return tokens.to(self.device).contiguous(), targets.to(self.device).contiguous()
 
     def _loss(self, logits: Any, targets: Tensor) -> Tensor:
         if self.parallel.tp > 1:

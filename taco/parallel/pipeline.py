@@ -62,7 +62,7 @@ class PacketStage(PipelineStage):
         backward: Communicator,
         data_parallel: nn.Module | None,
         example_input: Tensor,
-        example_output: Tensor,
+        example_output: tuple[Tensor, ...],
         group: dist.ProcessGroup,
     ) -> None:
         super().__init__(
@@ -187,10 +187,9 @@ class Pipeline:
         stages = []
         for i, part in enumerate(self.parts):
             index = self.rank + i * self.parallel.pp
-            hidden = torch.empty(
-                batch, local_seq, self.model.hidden, dtype=part.dtype, device="meta", requires_grad=True
-            )
-            logits = torch.empty(batch, seq, 1, dtype=part.dtype, device="meta", requires_grad=True)
+            hidden = self._example(part, batch, local_seq, self.model.hidden)
+            logits = self._example(part, batch, seq, self.model.vocab // (self.parallel.tp * self.parallel.virtual_tp))
+            outputs = (logits,) * self.parallel.virtual_tp if index == self.count - 1 else (hidden,)
             stages.append(
                 PacketStage(
                     part,
@@ -201,11 +200,14 @@ class Pipeline:
                     backward=self.backward_comm,
                     data_parallel=part.model if self.parallel.dp > 1 else None,
                     example_input=torch.empty(batch, seq, dtype=torch.int64, device="meta") if index == 0 else hidden,
-                    example_output=logits if index == self.count - 1 else hidden,
+                    example_output=outputs,
                     group=self.group,
                 )
             )
         return schedule(self.parallel, stages, lambda out, y: self.loss_fn(out, y) / microbatches, microbatches)
+
+    def _example(self, part: nn.Module, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=part.dtype, device="meta", requires_grad=True)
 
     def evaluate(self, tokens: Tensor, targets: Tensor, microbatches: int) -> Tensor | float:
         """The same without gradients, for any number of microbatches: stage by stage, messages under way meanwhile."""

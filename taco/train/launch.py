@@ -163,7 +163,6 @@ def world(run: Run, env: Mapping[str, str], *, device: str = "auto", threads: in
     store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
     bound = here.device if here.device.type == "cuda" else None
     dist.init_process_group(here.backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=bound)
-    try:
-        yield replace(here, store=dist.PrefixStore("taco", store))
-    finally:
-        dist.destroy_process_group()
+    yield replace(here, store=dist.PrefixStore("taco", store))
+    # only after success: NCCL would wait in here for the peers of a failed rank
+    dist.destroy_process_group()

@@ -22,6 +22,8 @@ from taco.train.launch import World
 BEAT_S = 1.0
 # a beat may be late by as much when many ranks share a core
 SILENT_S = 4.0
+# the unasked-for warning waits longer: a rank may be reading a file system that stalls
+WARN_BEATS = 15
 _NETWORK = re.compile(r"gloo|nccl|connection|timed? ?out|socket|broken pipe", re.IGNORECASE)
 
 
@@ -58,13 +60,25 @@ class Heartbeat:
             self._thread.join()
 
     def _beat(self, store: dist.Store) -> None:
-        beat = 0
+        # one rank looks after all, another after it: NCCL ends a waiting process without an exception to explain it
+        watched = {0: list(range(1, self._here.size)), 1: [0]}.get(self._here.rank, [])
+        beat, seen = 0, dict.fromkeys(watched, (b"", 0))
         while not self._stop.wait(BEAT_S):
             beat += 1
             try:
                 store.set(f"beat/{self._here.rank}", str(beat))
+                now = _beats(store, watched)
             except RuntimeError:
                 return  # the store is gone, and with it whoever would read this
+            seen = {r: (now[r], beat if now[r] != last else since) for r, (last, since) in seen.items()}
+            lost = [r for r, (_, since) in seen.items() if beat - since == WARN_BEATS]
+            if lost:
+                print(
+                    f"taco: rank {self._here.rank} of {self._here.size}: no sign of life from rank "
+                    f"{', '.join(map(str, lost))} for {WARN_BEATS * BEAT_S:.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def silent(self) -> list[int]:
         """Ranks that give no sign of life for `SILENT_S` seconds; empty if the store cannot say."""

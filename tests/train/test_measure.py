@@ -157,3 +157,12 @@ def test_when_every_rank_answers_the_error_stays(monkeypatch):
     here = World(rank=0, size=2, store=_Clock())
     with pytest.raises(CommError), naming_lost_ranks(here, lambda: "step 5"):
         raise CommError("a peer is gone")
+
+
+def test_silent_rank_is_reported_before_anyone_fails(monkeypatch, capsys):
+    monkeypatch.setattr("taco.train.lost.BEAT_S", 0.005)
+    monkeypatch.setattr("taco.train.lost.WARN_BEATS", 3)
+    with naming_lost_ranks(World(rank=0, size=3, store=_Clock()), lambda: "step 5"):
+        time.sleep(0.5)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["taco: rank 0 of 3: no sign of life from rank 2 for 0 s"]

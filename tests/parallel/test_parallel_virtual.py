@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from distributed import run_ranks
-from parallel_cases import GPT, QWEN, batch, make, policy, train
+from parallel_cases import GPT, QWEN, batch, gradients, make, policy, train
 
 from taco.comm import wire_bytes
 from taco.config import ConfigError, Parallel
@@ -49,6 +49,29 @@ def test_equals_real_ranks_bit_for_bit() -> None:
                 assert torch.equal(grad, virtual["gradients"][name]), f"{where} {name}"
         for role in ("tp_forward", "tp_backward"):
             assert par.meter.totals()[role] == real[0][i]["wire"][role]
+
+
+GRIDS = [{"dp": 2}, {"pp": 2, "microbatches": 2}]
+
+
+def combined_body(rank: int, world_size: int, axis: str) -> list[dict]:
+    """First step of each grid with two real or virtual TP ranks in every cell."""
+    results = []
+    for grid in GRIDS:
+        par = make(GPT, Parallel(**grid, **{axis: 2}), policy(tp="int8"))
+        loss = par.step(*batch(0, par.parallel, par.dp_rank), par.parallel.microbatches)
+        results.append({"loss": loss, "gradients": gradients(par)})
+    return results
+
+
+def test_equals_real_ranks_inside_data_and_pipeline_parallelism() -> None:
+    real, virtual = run_ranks(4, combined_body, "tp"), run_ranks(2, combined_body, "virtual_tp")
+    for i, grid in enumerate(GRIDS):
+        for rank, result in enumerate(real):
+            expected = virtual[rank // 2][i]
+            assert result[i]["loss"] == expected["loss"], grid
+            for name, grad in result[i]["gradients"].items():
+                assert torch.equal(grad, expected["gradients"][name]), f"{grid} {name}"
 
 
 def test_codec_changes_numbers() -> None:

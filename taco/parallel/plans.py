@@ -26,7 +26,7 @@ from taco.parallel.tensor import (
     SequenceParallel,
 )
 
-# prefix of the blocks -> (block inputs, column-wise, row-wise, norms and positions); below the block unless dotted out
+# what modules are for -> their name patterns
 _GPT = {
     "embedding": ("transformer.wte",),
     "blocks": ("transformer.h.*.attn", "transformer.h.*.mlp"),

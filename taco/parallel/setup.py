@@ -26,12 +26,17 @@ Observer = Callable[[str, str, Tensor], None]
 Build = Callable[..., nn.Module]
 
 
-def _role(
-    role: str, policy: Policy, mesh: DeviceMesh, axis: str, node_size: int = 0, **shared: Any
+def _communicators(
+    parallel: Parallel, policy: Policy, mesh: DeviceMesh | None, **shared: Any
 ) -> dict[str, Communicator]:
-    codec = getattr(policy, role)
-    return {role: Communicator(mesh.get_group(axis), codec, role=role, min_bytes=policy.min_bytes,
-                               node_size=node_size, **shared)}  # fmt: skip
+    """The roles of the pipeline and data axes that are in use. node_size counts ranks; along dp they are tp apart."""
+    found: dict[str, Communicator] = {}
+    for axis, roles in (("pp", ("pp_forward", "pp_backward")), ("dp", ("dp_weight", "dp_gradient"))):
+        for role in roles if getattr(parallel, axis) > 1 else ():
+            node_size = parallel.node_size // parallel.tp if role == "dp_gradient" else 0
+            options = shared | {"min_bytes": policy.min_bytes, "node_size": node_size}
+            found[role] = Communicator(mesh.get_group(axis), getattr(policy, role), role=role, **options)
+    return found
 
 
 def _tensor_comm(
@@ -79,14 +84,7 @@ def setup(
         "virtual ranks share one whole sequence",
     )
     shared = {"meter": meter, "observer": observer, "seed": seed}
-    communicators: dict[str, Communicator] = {}
-    if parallel.pp > 1:
-        communicators |= _role("pp_forward", policy, mesh, "pp", **shared)
-        communicators |= _role("pp_backward", policy, mesh, "pp", **shared)
-    if parallel.dp > 1:
-        node_size = parallel.node_size // parallel.tp
-        communicators |= _role("dp_weight", policy, mesh, "dp", **shared)
-        communicators |= _role("dp_gradient", policy, mesh, "dp", node_size=node_size, **shared)
+    communicators = _communicators(parallel, policy, mesh, **shared)
     exact = Communicator(mesh.get_group("dp"), NONE, role=EXACT, meter=meter) if parallel.dp > 1 else None
     tensor = _tensor_comm(parallel, policy, mesh, **shared)
     if tensor is not None:
@@ -103,12 +101,10 @@ def setup(
         elif parallel.virtual_tp > 1:
             virtual_tp(module, parallel.virtual_tp, policy, comm=tensor)
         if parallel.dp > 1:
-            differences.append(
-                shard_data(
-                    module, mesh, communicators["dp_weight"], communicators["dp_gradient"], exact,
-                    dtype=dtype, keep_gathered=parallel.pp > 1, prefix=f"stage{stage}." if stages > 1 else "",
-                )
-            )  # fmt: skip
+            roles = communicators["dp_weight"], communicators["dp_gradient"], exact
+            prefix = f"stage{stage}." if stages > 1 else ""
+            keep = parallel.pp > 1
+            differences.append(shard_data(module, mesh, *roles, dtype=dtype, keep_gathered=keep, prefix=prefix))
         parts.append(Part(module, dtype))
     return Parallelism(
         model, parallel, mesh, parts=parts, communicators=communicators, meter=meter, device=device,

@@ -9,6 +9,7 @@ lo and step are rounded to the metadata dtype in the directions that keep every 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -67,19 +68,20 @@ class AsymmetricCoder(Coder):
     def nbytes(self, numel: int, dtype: torch.dtype) -> int:
         return wire.asymmetric_layout(self.config, numel).total
 
-    def _encode(self, flat: Tensor, seed: int) -> Tensor:
-        config = self.config
-        short = -flat.numel() % config.group
-        x = reference.columns(torch.cat([flat, flat[-1:].expand(short)]) if short else flat, config.group)
+    def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
+        config, (count, numel) = self.config, rows.shape
+        short = -numel % config.group
+        x = reference.columns(torch.cat([rows, rows[:, -1:].expand(-1, short)], 1) if short else rows, config.group)
         levels = torch.full((x.shape[1],), 2.0**config.bits - 1, device=x.device)
         lo, step = ranges(x, levels, METADATA[config.metadata])
-        codes = quantise(x, lo, step, levels).t().reshape(-1)
-        parts = [*wire.pack_planes(codes, config.bits), lo.view(torch.uint8), step.view(torch.uint8)]
-        return wire.asymmetric_layout(config, flat.numel()).assemble(parts, x.device)
+        codes = quantise(x, lo, step, levels).t().reshape(count, -1)
+        meta = [m.view(torch.uint8).view(count, -1) for m in (lo, step)]
+        return wire.asymmetric_layout(config, numel).assemble([*wire.pack_planes(codes, config.bits), *meta], x.device)
 
-    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+    def _decode(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         config, form = self.config, wire.asymmetric_layout(self.config, numel)
-        codes = wire.unpack_planes(wire.payload_sections(packet, form, "payload", config.bits), config.bits)
-        lo, step = (form.section(packet, n).view(METADATA[config.metadata]).float() for n in ("lo", "step"))
-        y = lo[:, None] + codes.view(-1, config.group).float() * step[:, None]
-        return y.view(-1)[:numel]
+        codes = wire.unpack_planes(wire.payload_sections(packets, form, "payload", config.bits), config.bits)
+        kind = METADATA[config.metadata]
+        lo, step = (form.section(packets, n).contiguous().view(kind).float().unsqueeze(-1) for n in ("lo", "step"))
+        y = lo + codes.reshape(*lo.shape[:2], config.group).float() * step
+        return y.view(len(packets), -1)[:, :numel]

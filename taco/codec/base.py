@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -17,6 +18,14 @@ def check_dtype(dtype: torch.dtype, what: str) -> None:
     """Raise `ValueError` unless `dtype` is one that coders take."""
     if dtype not in DTYPES:
         raise ValueError(f"got {what} of {dtype}; need float32, bfloat16 or float16; because codecs compress those")
+
+
+def in_order(rows: Tensor) -> Tensor:
+    """Sum of rows [N, ...] in index order, one addition after another."""
+    total = rows[0]
+    for row in rows[1:]:
+        total = total + row
+    return total
 
 
 class Coder(ABC):
@@ -41,23 +50,26 @@ class Coder(ABC):
         """Packet size in bytes of `numel` elements of `dtype`: a multiple of 16, and 0 for no elements."""
 
     @abstractmethod
-    def _encode(self, flat: Tensor, seed: int) -> Tensor:
-        """flat [numel > 0] any supported dtype, contiguous -> uint8 [nbytes]."""
+    def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
+        """rows [P, numel > 0] any supported dtype, a seed each -> uint8 [P, nbytes]."""
 
     @abstractmethod
-    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-        """packet uint8 [nbytes > 0] -> fp32 [numel]."""
+    def _decode(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        """packets uint8 [P, nbytes > 0] -> fp32 [P, numel]."""
 
     def encode(self, x: Tensor, *, seed: int = 0) -> Tensor:
         """x: any shape and strides, fp32/bf16/fp16 -> Packet uint8 [nbytes] on the same device; x is not changed.
 
         seed matters for stochastic rounding only. Raises `ValueError` for another dtype.
         """
-        check_dtype(x.dtype, "a tensor")
-        flat = x.detach().reshape(-1)
-        if flat.numel() == 0:
-            return torch.empty(0, dtype=torch.uint8, device=x.device)
-        return self._encode(flat, seed)
+        return self.encode_rows(x.reshape(1, -1), [seed])[0]
+
+    def encode_rows(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
+        """rows [P, numel] -> P Packets uint8 [P, nbytes], each as `encode(row, seed=seeds[i])` gives it, in one go."""
+        check_dtype(rows.dtype, "a tensor")
+        if rows.numel() == 0:
+            return torch.empty(len(rows), 0, dtype=torch.uint8, device=rows.device)
+        return self._encode(rows.detach(), seeds)
 
     def decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         """packet uint8 [nbytes(numel, dtype)] -> [numel] of `dtype`, rounded to nearest even once.
@@ -65,9 +77,14 @@ class Coder(ABC):
         Raises `ValueError` for a packet of another size or type.
         """
         self._check(packet, (self.nbytes(numel, dtype),), dtype)
+        return self.decode_rows(packet[None], numel, dtype)[0]
+
+    def decode_rows(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        """packets uint8 [P, nbytes] -> [P, numel] of `dtype`: each row as `decode` gives it, in one go."""
+        self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)
         if numel == 0:
-            return torch.empty(0, dtype=dtype, device=packet.device)
-        return self._decode(packet, numel, dtype).to(dtype)
+            return torch.empty(len(packets), 0, dtype=dtype, device=packets.device)
+        return self._decode(packets, numel, dtype).to(dtype)
 
     def roundtrip(self, x: Tensor, *, seed: int = 0) -> Tensor:
         """What the receiver of x gets; same shape and dtype."""
@@ -91,13 +108,10 @@ class Coder(ABC):
         return self._sum_encode(packets, numel, dtype, seed)
 
     def _sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-        total = self._decode(packets[0], numel, dtype).float()
-        for packet in packets[1:]:
-            total = total + self._decode(packet, numel, dtype).float()
-        return total
+        return in_order(self._decode(packets, numel, dtype).float())
 
     def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seed: int) -> Tensor:
-        return self._encode(self._sum(packets, numel, dtype), seed)
+        return self._encode(self._sum(packets, numel, dtype)[None], [seed])[0]
 
     def _check(self, packets: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         check_dtype(dtype, "a message")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -22,15 +23,15 @@ class NoCoder(Coder):
     def nbytes(self, numel: int, dtype: torch.dtype) -> int:
         return wire.align16(numel * dtype.itemsize)
 
-    def _encode(self, flat: Tensor, seed: int) -> Tensor:
-        form = wire.layout(("payload", flat.numel() * flat.dtype.itemsize))
-        return form.assemble([flat.contiguous().view(torch.uint8)], flat.device)
+    def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
+        form = wire.layout(("payload", rows.shape[1] * rows.dtype.itemsize))
+        return form.assemble([rows.contiguous().view(torch.uint8)], rows.device)
 
-    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-        return packet[: numel * dtype.itemsize].view(dtype).clone()
+    def _decode(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        return packets[:, : numel * dtype.itemsize].clone(memory_format=torch.contiguous_format).view(dtype)
 
     def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seed: int) -> Tensor:
-        return self._encode(self._sum(packets, numel, dtype).to(dtype), seed)
+        return self._encode(self._sum(packets, numel, dtype).to(dtype)[None], [seed])[0]
 
 
 class CastCoder(Coder):
@@ -42,14 +43,14 @@ class CastCoder(Coder):
     def nbytes(self, numel: int, dtype: torch.dtype) -> int:
         return wire.align16(numel)
 
-    def _encode(self, flat: Tensor, seed: int) -> Tensor:
+    def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
         target = reference.TARGET[self.config.payload]
-        x = flat.float()
+        x = rows.float()
         y = x.clamp(-target, target).masked_fill(x.isinf(), math.nan).to(reference.FP8[self.config.payload])
-        return wire.layout(("payload", flat.numel())).assemble([y.view(torch.uint8)], flat.device)
+        return wire.layout(("payload", rows.shape[1])).assemble([y.view(torch.uint8)], rows.device)
 
-    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-        return reference.load_payload(packet[:numel], self.config.payload)
+    def _decode(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        return reference.load_payload(packets[:, :numel], self.config.payload)
 
 
 class TensorCoder(Coder):
@@ -64,18 +65,18 @@ class TensorCoder(Coder):
     def nbytes(self, numel: int, dtype: torch.dtype) -> int:
         return self._layout(numel).total
 
-    def _encode(self, flat: Tensor, seed: int) -> Tensor:
-        x = flat.float()
-        absmax = x.abs().amax().view(1)
+    def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
+        x = rows.float()
+        absmax = x.abs().amax(1, keepdim=True)
         s = reference.under(absmax, reference.TARGET[self.config.payload]).clamp(min=reference.SMALLEST_SCALE)
         finite = absmax < math.inf
         usable = finite & (absmax > 0)
         y = torch.where(usable, x * reference.over(1.0, s), 0.0)
         s = torch.where(usable, s, 0.0).masked_fill(~finite, math.nan)
         codes = reference.round_payload(y, self.config.payload, None)
-        return self._layout(flat.numel()).assemble([codes, s.view(torch.uint8)], flat.device)
+        return self._layout(rows.shape[1]).assemble([codes, s.view(torch.uint8)], rows.device)
 
-    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+    def _decode(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         form = self._layout(numel)
-        s = form.section(packet, "scale").view(torch.float32)
-        return reference.load_payload(form.section(packet, "payload"), self.config.payload) * s
+        s = form.section(packets, "scale").contiguous().view(torch.float32)
+        return reference.load_payload(form.section(packets, "payload"), self.config.payload) * s

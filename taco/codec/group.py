@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from taco.codec import cuda, reference, wire
-from taco.codec.base import Coder
+from taco.codec.base import Coder, in_order
 from taco.config import GroupCodec
 
 
@@ -50,25 +51,26 @@ class GroupCoder(Coder):
         self.path = "cuda"
         return cuda
 
-    def _encode(self, flat: Tensor, seed: int) -> Tensor:
-        if kernels := self._kernels(flat):
-            return kernels.encode(flat, self.config, seed)
-        x = reference.columns(flat, self.config.group)
+    def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
+        if kernels := self._kernels(rows):
+            return _rows([kernels.encode(row, self.config, s) for row, s in zip(rows, seeds, strict=True)])
+        numel = rows.shape[1]
+        x = reference.columns(rows, self.config.group)
         alpha = None
         if self.config.adaptive_scale:
-            alpha = reference.alphas(x, flat.numel(), self.config.payload)
+            alpha = reference.alphas(x, numel, self.config.payload)
             x = x * alpha
-        return self._quantise(reference.rotate(x, self.config), alpha, flat.numel(), seed)
+        return self._quantise(reference.rotate(x, self.config), alpha, numel, seeds)
 
-    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-        if kernels := self._kernels(packet):
-            return kernels.decode(packet, self.config, numel, dtype)
-        return self._finish(self._coefficients(packet, numel), numel)
+    def _decode(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        if kernels := self._kernels(packets):
+            return _rows([kernels.decode(packet, self.config, numel, dtype) for packet in packets])
+        return self._finish(self._coefficients(packets, numel), numel)
 
     def _sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         if kernels := self._kernels(packets):
             return kernels.decode_sum(packets.contiguous(), self.config, numel, dtype)
-        return self._finish(self._sum_coefficients(packets, numel), numel)
+        return self._finish(self._sum_coefficients(packets, numel), numel)[0]
 
     def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seed: int) -> Tensor:
         if kernels := self._kernels(packets):
@@ -98,31 +100,39 @@ class GroupCoder(Coder):
             # the transform keeps the sum of squares, so alpha follows from the coefficients
             alpha = reference.alphas(total, numel, self.config.payload)
             total = total * alpha
-        return self._quantise(total, alpha, numel, seed)
+        return self._quantise(total, alpha, numel, [seed])[0]
 
-    def _quantise(self, z: Tensor, alpha: Tensor | None, numel: int, seed: int) -> Tensor:
-        config = self.config
-        codes, s = reference.quantise(z, config, seed)
-        bits = wire.PAYLOAD_BITS[config.payload]
-        parts = wire.pack_planes(codes.t().reshape(-1), bits)
-        parts.append(reference.store_scale(s, config.scale))
+    def _quantise(self, z: Tensor, alpha: Tensor | None, numel: int, seeds: Sequence[int]) -> Tensor:
+        """Scaled coefficients [group, n] of len(seeds) messages of `numel` elements -> their Packets."""
+        config, count = self.config, len(seeds)
+        codes, s = reference.quantise(z, config, seeds)
+        parts = wire.pack_planes(codes.t().reshape(count, -1), wire.PAYLOAD_BITS[config.payload])
+        parts.append(reference.store_scale(s, config.scale).view(count, -1))
         if alpha is not None:
-            parts.append(torch.where(s.isnan(), 1.0, alpha).view(torch.uint8))
+            parts.append(torch.where(s.isnan(), 1.0, alpha).view(torch.uint8).view(count, -1))
         return wire.group_layout(config, numel).assemble(parts, z.device)
 
-    def _coefficients(self, packet: Tensor, numel: int) -> Tensor:
+    def _coefficients(self, packets: Tensor, numel: int) -> Tensor:
+        """packets uint8 [P, nbytes] -> fp32 [group, P * groups of a message]."""
         config, form = self.config, wire.group_layout(self.config, numel)
         bits = wire.PAYLOAD_BITS[config.payload]
-        codes = wire.unpack_planes(wire.payload_sections(packet, form, "payload", bits), bits)
-        s = reference.load_scale(form.section(packet, "scale"), config.scale)
-        alpha = form.section(packet, "alpha").view(torch.float32) if config.adaptive_scale else None
-        return reference.dequantise(codes.view(-1, config.group).t().contiguous(), s, alpha, config)
+        codes = wire.unpack_planes(wire.payload_sections(packets, form, "payload", bits), bits)
+        s = reference.load_scale(form.section(packets, "scale").contiguous(), config.scale).view(-1)
+        alpha = None
+        if config.adaptive_scale:
+            alpha = form.section(packets, "alpha").contiguous().view(torch.float32).view(-1)
+        return reference.dequantise(codes.reshape(-1, config.group).t().contiguous(), s, alpha, config)
 
     def _sum_coefficients(self, packets: Tensor, numel: int) -> Tensor:
-        total = self._coefficients(packets[0], numel)
-        for packet in packets[1:]:
-            total = total + self._coefficients(packet, numel)
-        return total
+        each = self._coefficients(packets, numel).view(self.config.group, len(packets), -1)
+        return in_order(each.transpose(0, 1)).contiguous()
 
     def _finish(self, coefficients: Tensor, numel: int) -> Tensor:
-        return reference.unrotate(coefficients, self.config).t().reshape(-1)[:numel]
+        """Coefficients of one or more messages -> fp32 [P, numel]."""
+        filled = -(-numel // self.config.group) * self.config.group
+        return reference.unrotate(coefficients, self.config).t().reshape(-1, filled)[:, :numel]
+
+
+def _rows(results: Sequence[Tensor]) -> Tensor:
+    """Stack; a single result needs no copy."""
+    return results[0][None] if len(results) == 1 else torch.stack(list(results))

@@ -14,6 +14,7 @@ Every step is one IEEE fp32 operation on tensors, without fused multiply-add. Gr
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -68,12 +69,12 @@ def under(x: Tensor, number: float) -> Tensor:
 
 
 def columns(flat: Tensor, group: int) -> Tensor:
-    """flat [numel] any dtype -> fp32 [group, n], the last group filled with zeros."""
+    """flat [numel] or [P, numel] any dtype -> fp32 [group, n], the last group of each row filled with zeros."""
     flat = flat.float()
-    short = -flat.numel() % group
+    short = -flat.shape[-1] % group
     if short:
-        flat = torch.cat([flat, flat.new_zeros(short)])
-    return flat.view(-1, group).t().contiguous()
+        flat = torch.cat([flat, flat.new_zeros(*flat.shape[:-1], short)], -1)
+    return flat.reshape(-1, group).t().contiguous()
 
 
 def fwht(z: Tensor, size: int) -> Tensor:
@@ -117,14 +118,16 @@ def apply_signs(z: Tensor, size: int) -> Tensor:
 def alphas(x: Tensor, numel: int, payload: str) -> Tensor:
     """The paper's alpha of every group, fp32 [n]: clamp(T / sqrt(mean x^2 + 1e-6), 1e-3, 1e3).
 
-    The sum of squares adds adjacent pairs, then pairs of those; a short last group is divided by its true count.
+    x holds one or more messages of `numel` elements. The sum of squares adds adjacent pairs, then pairs of those; the
+    short last group of a message is divided by its true count.
     """
     group, n = x.shape
     squares = x * x
     while len(squares) > 1:
         squares = squares[0::2] + squares[1::2]
     count = torch.full((n,), float(group), device=x.device)
-    count[-1] = numel - (n - 1) * group
+    each = -(-numel // group)
+    count[each - 1 :: each] = numel - (each - 1) * group
     mean = squares[0] / count
     # through double: torch's fp32 square root is not correctly rounded on every CPU, and this one is
     root = torch.sqrt((mean + LAMBDA).double()).float()
@@ -201,8 +204,8 @@ def load_payload(codes: Tensor, payload: str) -> Tensor:
     return codes.view(torch.int8).float()
 
 
-def quantise(z: Tensor, config: GroupCodec, seed: int) -> tuple[Tensor, Tensor]:
-    """Coefficients fp32 [group, n] -> codes uint8 [group, n] and scales fp32 [n].
+def quantise(z: Tensor, config: GroupCodec, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Coefficients fp32 [group, n] of len(seeds) messages -> codes uint8 [group, n] and scales fp32 [n].
 
     A group of zeros has scale 0, one that is not finite (or overflowed in the transform) scale NaN; both have codes 0.
     """
@@ -214,7 +217,8 @@ def quantise(z: Tensor, config: GroupCodec, seed: int) -> tuple[Tensor, Tensor]:
     u = None
     if config.rounding == "stochastic":
         group, n = z.shape
-        u = uniform(seed, 0, group * n, z.device).view(n, group).t()
+        each = group * n // len(seeds)
+        u = torch.cat([uniform(seed, 0, each, z.device) for seed in seeds]).view(n, group).t()
     s = torch.where(usable, s, 0.0).masked_fill(~finite, math.nan)
     return round_payload(y, config.payload, u), s
 

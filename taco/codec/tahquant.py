@@ -16,6 +16,8 @@ their width in tile order, so the size of a packet follows from its number of el
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -73,11 +75,13 @@ class TahQuantCoder(Coder):
     def nbytes(self, numel: int, dtype: torch.dtype) -> int:
         return self._layout(numel).total
 
-    def _encode(self, flat: Tensor, seed: int) -> Tensor:
-        x = reference.columns(flat, self.config.tile)
-        tiles, low = self._counts(flat.numel())
-        narrow = torch.zeros(tiles, dtype=torch.bool, device=x.device)
-        narrow[torch.sort(entropies(x), stable=True).indices[:low]] = True
+    def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
+        count, numel = rows.shape
+        x = reference.columns(rows, self.config.tile)
+        tiles, low = self._counts(numel)
+        narrow = torch.zeros(count, tiles, dtype=torch.bool, device=x.device)
+        narrow.scatter_(1, torch.sort(entropies(x).view(count, tiles), dim=1, stable=True).indices[:, :low], True)
+        narrow = narrow.view(-1)
         rotated, index = pivots(x, self.config.pivot_ratio)
         index = torch.where(rotated, index, 0)
         x = torch.where(rotated, reference.fwht(swap_first(x, index), self.config.tile), x)
@@ -86,23 +90,21 @@ class TahQuantCoder(Coder):
         codes = quantise(x, lo, step, levels).t()
         head = index.to(torch.uint8) | narrow * INT3 | rotated * ROTATED
         parts = [
-            *wire.pack_planes(codes[narrow].reshape(-1), 3),
-            *wire.pack_planes(codes[~narrow].reshape(-1), 4),
-            head.to(torch.uint8),
-            lo.view(torch.uint8),
-            step.view(torch.uint8),
+            *wire.pack_planes(codes[narrow].reshape(count, low * self.config.tile), 3),
+            *wire.pack_planes(codes[~narrow].reshape(count, (tiles - low) * self.config.tile), 4),
+            *(part.view(torch.uint8).view(count, -1) for part in (head.to(torch.uint8), lo, step)),
         ]
-        return self._layout(flat.numel()).assemble(parts, x.device)
+        return self._layout(numel).assemble(parts, x.device)
 
-    def _decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+    def _decode(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         form, tile = self._layout(numel), self.config.tile
-        head = form.section(packet, "head")
+        head = form.section(packets, "head").reshape(-1)
         narrow = (head & INT3) != 0
-        codes = torch.empty(len(head), tile, dtype=torch.uint8, device=packet.device)
+        codes = torch.empty(len(head), tile, dtype=torch.uint8, device=packets.device)
         for name, bits, chosen in (("int3_", 3, narrow), ("int4_", 4, ~narrow)):
-            codes[chosen] = wire.unpack_planes(wire.payload_sections(packet, form, name, bits), bits).view(-1, tile)
-        lo, step = (form.section(packet, n).view(torch.float16).float() for n in ("lo", "step"))
+            codes[chosen] = wire.unpack_planes(wire.payload_sections(packets, form, name, bits), bits).reshape(-1, tile)
+        lo, step = (form.section(packets, n).contiguous().view(torch.float16).float().view(-1) for n in ("lo", "step"))
         y = lo + codes.t().float() * step
         rotated = (head & ROTATED) != 0
         y = torch.where(rotated, swap_first(reference.fwht(y.contiguous(), tile), (head & INDEX).long()), y)
-        return y.t().reshape(-1)[:numel]
+        return y.t().reshape(len(packets), -1)[:, :numel]

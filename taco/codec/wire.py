@@ -42,13 +42,13 @@ class Layout:
     total: int
 
     def section(self, packet: Tensor, name: str) -> Tensor:
-        """View uint8 [size] of one section of packet uint8 [total]."""
+        """View uint8 [..., size] of one section of packet uint8 [..., total]."""
         i = self.names.index(name)
-        return packet[self.offsets[i] : self.offsets[i] + self.sizes[i]]
+        return packet[..., self.offsets[i] : self.offsets[i] + self.sizes[i]]
 
     def assemble(self, parts: Sequence[Tensor], device: torch.device) -> Tensor:
-        """Packet uint8 [total] from the sections' bytes, in order of `names`."""
-        packet = torch.zeros(self.total, dtype=torch.uint8, device=device)
+        """Packets uint8 [P, total] from the sections' bytes [P, size], in order of `names`."""
+        packet = torch.zeros(len(parts[0]), self.total, dtype=torch.uint8, device=device)
         for name, part in zip(self.names, parts, strict=True):
             self.section(packet, name).copy_(part)
         return packet
@@ -86,11 +86,11 @@ def asymmetric_layout(config: AsymmetricCodec, numel: int) -> Layout:
 
 
 def pack(values: Tensor, width: int) -> Tensor:
-    """values uint8 [n], each below 2**width (width 1, 2, 4, 8 divides 8) -> uint8 [n * width / 8]."""
-    if width == 8:
+    """values uint8 [..., n], each below 2**width (width 1, 2, 4, 8) -> uint8 [..., n * width / 8]."""
+    if width == 8 or not values.numel():
         return values
     # the 8 / width values of a byte as one little-endian word: contiguous operations instead of strided ones
-    words, mask = values.view(_WORD[width]), (1 << width) - 1
+    words, mask = values.contiguous().view(_WORD[width]), (1 << width) - 1
     out = words & mask
     for i in range(1, 8 // width):
         out |= (words >> (i * (8 - width))) & (mask << (i * width))
@@ -98,7 +98,7 @@ def pack(values: Tensor, width: int) -> Tensor:
 
 
 def unpack(packed: Tensor, width: int) -> Tensor:
-    """Inverse of `pack`: uint8 [m] -> uint8 [m * 8 / width]."""
+    """Inverse of `pack`: uint8 [..., m] -> uint8 [..., m * 8 / width]."""
     if width == 8:
         return packed
     words, mask = packed.to(_WORD[width]), (1 << width) - 1
@@ -109,7 +109,7 @@ def unpack(packed: Tensor, width: int) -> Tensor:
 
 
 def pack_planes(codes: Tensor, bits: int) -> list[Tensor]:
-    """codes uint8 [n] with the low `bits` bits used -> the planes' bytes, in the order of `planes`."""
+    """codes uint8 [..., n] with the low `bits` bits used -> the planes' bytes, in the order of `planes`."""
     out, shift = [], 0
     for width in PLANES[bits]:
         out.append(pack((codes >> shift) & ((1 << width) - 1) if width < 8 else codes, width))
@@ -118,7 +118,7 @@ def pack_planes(codes: Tensor, bits: int) -> list[Tensor]:
 
 
 def unpack_planes(parts: Sequence[Tensor], bits: int) -> Tensor:
-    """Inverse of `pack_planes` -> uint8 [n]."""
+    """Inverse of `pack_planes` -> uint8 [..., n]."""
     codes, shift = None, 0
     for part, width in zip(parts, PLANES[bits], strict=True):
         values = unpack(part, width)
@@ -128,5 +128,5 @@ def unpack_planes(parts: Sequence[Tensor], bits: int) -> Tensor:
 
 
 def payload_sections(packet: Tensor, form: Layout, name: str, bits: int) -> list[Tensor]:
-    """The plane sections called `name` of a Packet."""
+    """The plane sections called `name` of Packets [..., total]."""
     return [form.section(packet, f"{name}{width}") for width in PLANES[bits]]

@@ -50,7 +50,11 @@ def _fill(packets: Sequence[Tensor], slot: int) -> Tensor:
 
 def encode_parts(coder: Coder, parts: Sequence[Tensor], slot: int, seed: int) -> Tensor:
     """Encode each part (any shape) as its own packet: uint8 [len(parts), slot]."""
-    return _fill([coder.encode(part, seed=mix_seed(seed, i)) for i, part in enumerate(parts)], slot)
+    seeds = [mix_seed(seed, i) for i in range(len(parts))]
+    if len({part.numel() for part in parts}) == 1:
+        packets = coder.encode_rows(torch.stack([part.reshape(-1) for part in parts]), seeds)
+        return packets if packets.shape[1] == slot else _fill(list(packets), slot)
+    return _fill([coder.encode(part, seed=s) for part, s in zip(parts, seeds, strict=True)], slot)
 
 
 def _used(packets: Tensor, coder: Coder, numel: int, dtype: torch.dtype) -> Tensor:
@@ -59,6 +63,8 @@ def _used(packets: Tensor, coder: Coder, numel: int, dtype: torch.dtype) -> Tens
 
 def decode_parts(coder: Coder, packets: Tensor, sizes: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
     """Decode packet i of [N, slot] to [sizes[i]]."""
+    if len(set(sizes)) == 1:
+        return list(coder.decode_rows(_used(packets, coder, sizes[0], dtype), sizes[0], dtype))
     return [coder.decode(_used(row, coder, size, dtype), size, dtype) for row, size in zip(packets, sizes, strict=True)]
 
 

@@ -39,7 +39,7 @@ PRESETS: dict[str, Codec] = by_name(
     TahQuantCodec(name="tahquant"),
     AsymmetricCodec(name="tahquant-backward", bits=6, group=32, metadata="fp16"),
     AsymmetricCodec(name="flash-int8", bits=8, group=128),
-    AsymmetricCodec(name="flash-int4", bits=4, group=32),
+    AsymmetricCodec(name="flash-int4", bits=4, group=64),
 )
 
 

@@ -259,3 +259,21 @@ def test_the_reference_gives_the_same_bits_on_a_gpu(codec):
             there = packets.cuda()
             assert torch.equal(chosen.decode(there[0], numel, dtype).cpu(), chosen.decode(packets[0], numel, dtype))
             assert torch.equal(chosen.decode_sum(there, numel, dtype).cpu(), chosen.decode_sum(packets, numel, dtype))
+
+
+@pytest.mark.parametrize("codec", PRESETS.values(), ids=lambda c: c.name)
+@pytest.mark.parametrize(("rows", "numel"), [(1, 100), (3, 384), (4, 4096), (5, 333), (3, 0)])
+def test_rows_are_coded_as_one_by_one(codec, rows, numel):
+    x = torch.randn(rows, numel, generator=torch.Generator().manual_seed(7))
+    packets = coder(codec).encode_rows(x, list(range(rows)))
+    assert torch.equal(packets, torch.stack([coder(codec).encode(row, seed=i) for i, row in enumerate(x)]))
+    decoded = coder(codec).decode_rows(packets, numel, x.dtype)
+    assert torch.equal(decoded, torch.stack([coder(codec).decode(packet, numel, x.dtype) for packet in packets]))
+
+
+def test_each_row_rounds_with_its_own_seed():
+    codec = replace(PRESETS["int4"], name="stochastic", rounding="stochastic")
+    x = torch.randn(1, 1000, generator=torch.Generator().manual_seed(7)).expand(2, -1)
+    packets = coder(codec).encode_rows(x, [1, 2])
+    assert torch.equal(packets[1], coder(codec).encode(x[1], seed=2))
+    assert not torch.equal(packets[0], packets[1])

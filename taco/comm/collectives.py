@@ -6,7 +6,6 @@ Symbols: N ranks; a 'part' is the tensor of one played rank (one here, all N in 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -85,9 +84,8 @@ class Collectives:
             for x in sent:
                 self.observer(self.role, name, x.detach())
         self._journal.begin(f"{collective}{f' of {name}' if name else ''}, call {self.calls},")
-        start = time.perf_counter()
-        yield path, mix_seed(self.seed, self.calls)
-        self.meter.seconds[self.role] += time.perf_counter() - start
+        with self.meter.timed(self.role, sent[0].device):
+            yield path, mix_seed(self.seed, self.calls)
         raw = raw_bytes(collective, numel, dtype, self.world_size)
         self.meter.add(self.role, raw if path == "uncompressed" else self._journal.sent, raw)
         self.paths[path] += 1

@@ -141,7 +141,7 @@ def group_links(group: dist.ProcessGroup | None, rank: int, journal: Journal, no
 
 
 def _subgroup(ranks: list[int], timeout: timedelta | None) -> dist.ProcessGroup:
-    return dist.new_group(ranks, timeout=timeout, use_local_synchronization=True, sort_ranks=False)
+    return dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
 
 
 def _timeout(group: dist.ProcessGroup | None) -> timedelta | None:

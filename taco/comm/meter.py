@@ -6,7 +6,10 @@ so every rank counts the same.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -23,8 +26,8 @@ class Meter:
     """Sums what this rank sent, per role (tp_forward, ..).
 
     wire: bytes sent. raw: bytes that the same operation sends uncompressed (a ring, where it is a collective).
-    messages: operations. `seconds[role]` is host time inside the operations: all of it on CPU; with a device that
-    runs behind the host it is only the time to launch them.
+    messages: operations. `seconds` is the time inside them: on CUDA between events of the current stream, which waits
+    for the transfer, else on the host.
     """
 
     def __init__(self) -> None:
@@ -33,7 +36,31 @@ class Meter:
     def reset(self) -> None:
         """Forget everything counted so far."""
         self._totals: dict[str, dict[str, int]] = {}
-        self.seconds: dict[str, float] = defaultdict(float)
+        self._host: dict[str, float] = defaultdict(float)
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def timed(self, role: str, device: torch.device) -> Iterator[None]:
+        """Count the time of the operations inside, which work on tensors of `device`, towards `role`."""
+        if device.type != "cuda":
+            start = time.perf_counter()
+            yield
+            self._host[role] += time.perf_counter() - start
+            return
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record(torch.cuda.current_stream(device))
+        yield
+        last.record(torch.cuda.current_stream(device))
+        self._events.append((role, first, last))
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """{role: seconds} so far. Waits for the last CUDA operation that was counted."""
+        for role, first, last in self._events:
+            last.synchronize()
+            self._host[role] += first.elapsed_time(last) / 1000
+        self._events = []
+        return dict(self._host)
 
     def add(self, role: str, compressed: int, uncompressed: int) -> None:
         """Count one operation that sent `compressed` bytes where a plain one would send `uncompressed`."""

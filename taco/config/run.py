@@ -91,6 +91,12 @@ class Parallel:
             "virtual ranks replace real ones",
         )
         require(
+            self.virtual_tp == 1 or not self.sequence_parallel,
+            f"virtual_tp={self.virtual_tp} with sequence_parallel",
+            "one of them",
+            "virtual ranks share one whole sequence",
+        )
+        require(
             self.pp == 1 or self.microbatches >= self.pp,
             f"microbatches={self.microbatches} with pp={self.pp}",
             f"microbatches >= {self.pp}",

@@ -77,12 +77,6 @@ def setup(
         "the mesh of build_mesh",
         "collectives run along its axes",
     )
-    require(
-        not (parallel.virtual_tp > 1 and parallel.sequence_parallel),
-        f"virtual_tp={parallel.virtual_tp} with sequence_parallel",
-        "one of them",
-        "virtual ranks share one whole sequence",
-    )
     shared = {"meter": meter, "observer": observer, "seed": seed}
     communicators = _communicators(parallel, policy, mesh, **shared)
     exact = Communicator(mesh.get_group("dp"), NONE, role=EXACT, meter=meter) if parallel.dp > 1 else None

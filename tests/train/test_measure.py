@@ -7,6 +7,7 @@ import subprocess
 import time
 
 import pytest
+import torch
 import torch.distributed as dist
 from distributed import run_ranks
 
@@ -29,14 +30,15 @@ def _one_step(here: World, wire: int, seconds: float) -> dict:
     with steps.timed("data"):
         time.sleep(seconds)
     meter.add("tp_forward", wire, 2 * wire)
-    meter.seconds["tp_forward"] += 0.25
+    with meter.timed("tp_forward", torch.device("cpu")):
+        time.sleep(0.05)
     return steps.end()
 
 
 def test_step_counts_its_own_bytes_and_time():
     measured = _one_step(World(), 100, 0.02)
     assert measured["wire"] == {"tp_forward": {"wire": 100, "raw": 200, "messages": 1}}
-    assert measured["phases_ms"]["comm"] == 250.0
+    assert 50 <= measured["phases_ms"]["comm"] < 1000
     assert 20 <= measured["phases_ms"]["data"] <= measured["step_ms"]
     assert measured["phases_ms"]["optimizer"] == 0.0
 

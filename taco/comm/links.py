@@ -6,6 +6,7 @@ methods take and return one tensor per played rank, so the algorithms are writte
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from taco.comm.errors import CommError
 # the names up to and since torch 2.12
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+# ranks keep a group's own order, which only newer versions of torch can have; older ones sort the ranks of every group
+_OWN_ORDER = {"sort_ranks": False} if "sort_ranks" in inspect.signature(dist.new_group).parameters else {}
 
 
 class Journal:
@@ -141,7 +144,7 @@ def group_links(group: dist.ProcessGroup | None, rank: int, journal: Journal, no
 
 
 def _subgroup(ranks: list[int], timeout: timedelta | None) -> dist.ProcessGroup:
-    return dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+    return dist.new_group(ranks, timeout=timeout, use_local_synchronization=True, **_OWN_ORDER)
 
 
 def _timeout(group: dist.ProcessGroup | None) -> timedelta | None:

@@ -8,6 +8,7 @@ from taco.config.check import at_least, one_of, positive, require
 from taco.config.codec import NONE, Codec
 
 DTYPES = ("float32", "bfloat16")
+TRANSPORTS = ("auto", "host", "tcp")
 
 # --- policy and parallelism -----------------------------------------------------------------------
 
@@ -61,6 +62,8 @@ class Parallel:
     virtual_tp: one process computes this many TP ranks' partial sums and reduces them with the
         wire's numerics; needs tp = 1. node_size: ranks per node for hierarchical collectives
         (0: one node). microbatches: pipeline microbatches per optimizer step and dp rank.
+    transport: how GPUs of one host exchange: 'auto' the fastest way there is, 'host' through host memory (like PCIe
+        GPUs without peer access), 'tcp' over loopback TCP (like Ethernet). Without effect on CPUs.
     """
 
     tp: int = 1
@@ -71,8 +74,10 @@ class Parallel:
     schedule: str = "1f1b"
     microbatches: int = 1
     node_size: int = 0
+    transport: str = "auto"
 
     def __post_init__(self) -> None:
+        one_of("transport", self.transport, TRANSPORTS, "these ways are known")
         at_least(
             1,
             "it counts processes",

@@ -168,10 +168,7 @@ MINI_CAPTURE = ("gpt-mini-vtp4-none-s1", "qwen-mini-vtp4-none-s1")
 # --- full size: GPUs ------------------------------------------------------------------------------
 
 FULL_DATA = Data(corpus="data/english-mix", seq=1024)
-FULL_TRAIN = Train(
-    steps=300, batch=32, micro_batch=16, lr=6e-4, min_lr=6e-5, warmup=30, dtype="bfloat16",
-    eval_every=100, eval_batches=8, checkpoint_every=100,
-)  # fmt: skip
+FULL_TRAIN = Train(steps=200, batch=16, lr=6e-4, min_lr=6e-5, warmup=20, dtype="bfloat16", eval_batches=16)
 FULL_ACCURACY = _grid({"gpt-125m": (2, 4), "qwen-0.5b-tp8": (2, 4)}, FULL_DATA, FULL_TRAIN, TP_CODECS)
 FULL_ABLATION = _ablation("gpt-125m", 2, FULL_DATA, FULL_TRAIN)
 FULL_THREED = tuple(
@@ -180,14 +177,21 @@ FULL_THREED = tuple(
         name=run.name.replace("gpt-mini", "gpt-1.3b"),
         model=MODELS["gpt-1.3b"],
         data=FULL_DATA,
-        train=replace(FULL_TRAIN, steps=40, checkpoint_every=0, eval_every=0),
+        train=replace(FULL_TRAIN, steps=40),
     )
     for run in MINI_THREED
 )
-FULL_SCALING_TRAIN = replace(
-    FULL_TRAIN, steps=20, batch=16, micro_batch=0, checkpoint_every=0, eval_every=0, eval_batches=1
+FULL_SCALING_TRAIN = replace(FULL_TRAIN, steps=16, eval_batches=1)
+# A slower transport stands for a slower cluster; the fastest has no suffix.
+FULL_SCALING = tuple(
+    replace(run, name=run.name + suffix, parallel=replace(run.parallel, transport=transport))
+    for transport, suffix, shapes in (
+        ("auto", "", tuple(SCALING_SHAPES)),
+        ("host", "-host", ("tp2", "tp4")),
+        ("tcp", "-tcp", ("tp2", "tp4")),
+    )
+    for run in _scaling("gpt-350m", shapes, FULL_DATA, FULL_SCALING_TRAIN)
 )
-FULL_SCALING = _scaling("gpt-1.3b", tuple(SCALING_SHAPES), FULL_DATA, FULL_SCALING_TRAIN)
 FULL_CAPTURE = ("gpt-125m-vtp4-none-s1",)
 
 RUNS: dict[str, Run] = by_name(

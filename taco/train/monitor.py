@@ -19,6 +19,9 @@ from taco.codec import coder
 from taco.codec.quality import sqnr_db
 from taco.config import NoCodec, Policy
 
+# leading elements kept of a captured tensor: statistics of groups need no more, and a file holds hundreds of tensors
+CAPTURE_LIMIT = 1 << 18
+
 
 def crest_db(x: Tensor) -> float:
     """20 log10(max|x| / rms(x)) of a tensor [any shape]; nan for an empty or all-zero one."""
@@ -50,7 +53,10 @@ class Sqnr:
 
 
 class Capture:
-    """Collects the tensors themselves: `<role>|<name>|<rank>` for `ways` virtual ranks (1: this process's own)."""
+    """Collects the tensors themselves: `<role>|<name>|<rank>` for `ways` virtual ranks (1: this process's own).
+
+    Of a tensor of more than `CAPTURE_LIMIT` elements the leading ones, flat.
+    """
 
     def __init__(self, ways: int) -> None:
         self._ways = ways
@@ -62,7 +68,8 @@ class Capture:
         rank = self._counts.get((role, name), 0)
         self._counts[role, name] = rank + 1
         if rank < self._ways:
-            self.tensors[f"{role}|{name}|{rank}"] = x.detach().to("cpu", copy=True).contiguous()
+            kept = x.detach() if x.numel() <= CAPTURE_LIMIT else x.detach().reshape(-1)[:CAPTURE_LIMIT]
+            self.tensors[f"{role}|{name}|{rank}"] = kept.to("cpu", copy=True).contiguous()
 
     def save(self, path: Path, *, run: str, step: int) -> None:
         """Write the tensors as safetensors in one step. Raises `ValueError` if nothing was sent."""

@@ -23,6 +23,14 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
+def commit() -> str:
+    """HEAD of this package's repository; of an exported tree what its file `.commit` says; else empty."""
+    exported = REPOSITORY / ".commit"
+    if not (REPOSITORY / ".git").exists() and exported.exists():
+        return exported.read_text().strip()
+    return _git("rev-parse", "HEAD")
+
+
 def cpu_name() -> str:
     """The processor's model name as Linux reports it."""
     info = Path("/proc/cpuinfo")
@@ -36,19 +44,20 @@ def _transport(here: World) -> str:
         return "none"
     if here.backend == "gloo":
         return "gloo"
-    return "nccl " + ".".join(map(str, torch.cuda.nccl.version()))
+    way = {"auto": "", "host": " through host memory", "tcp": " over loopback TCP"}[here.transport]
+    return "nccl " + ".".join(map(str, torch.cuda.nccl.version())) + way
 
 
 def collect(here: World, seed: int) -> dict:
     """Provenance of what these ranks measure with this seed: JSON data.
 
-    commit is empty outside a repository; dirty says that tracked files differ from it; date is UTC.
+    dirty says that tracked files differ from it; date is UTC.
     """
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     gpu = torch.cuda.get_device_name(here.device) if here.device.type == "cuda" else ""
     return {
-        "commit": _git("rev-parse", "HEAD"),
+        "commit": commit(),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": f"{here.local_size} x {gpu}" if gpu else f"{cpu_name()}, {cores} cores",

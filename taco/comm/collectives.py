@@ -32,7 +32,8 @@ class Collectives:
 
     rank, world_size: place in the group. codec, role, min_bytes, algorithm, node_size, seed: as given.
     paths: how often each path ran ('uncompressed', 'one_shot', 'two_shot', 'hierarchical', 'direct').
-    calls: operations so far; the same on all ranks, part of each operation's seed.
+    calls, messages: collectives and packets so far, part of the next one's seed. Setting both to what they were at a
+        checkpoint continues the sequence of a stochastic codec's seeds. calls is the same on all ranks.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Collectives:
         self.observer = observer
         self.paths: Counter[str] = Counter()
         self.calls = 0
+        self.messages = 0
         self._coder = make_coder(codec)
         self._journal = Journal(rank, world_size, role)
 

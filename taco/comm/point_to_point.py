@@ -57,9 +57,9 @@ class PointToPoint:
     seed: int
     observer: Callable[[str, str, Tensor], None] | None
     paths: Counter[str]
+    messages: int
     _coder: Coder
     _journal: Journal
-    _messages: int = 0
 
     def _compressed(self, numel: int, dtype: torch.dtype) -> bool:
         return compresses(self.codec, dtype, numel * dtype.itemsize, self.min_bytes)
@@ -70,10 +70,10 @@ class PointToPoint:
         compressed = self._compressed(flat.numel(), x.dtype)
         if self.observer is not None:
             self.observer(self.role, name, x.detach())
-        self._messages += 1
+        self.messages += 1
         packet = flat.contiguous()
         if compressed:
-            packet = self._coder.encode(flat, seed=mix_seed(self.seed, self.rank, self._messages, 3))
+            packet = self._coder.encode(flat, seed=mix_seed(self.seed, self.rank, self.messages, 3))
         self.meter.add(self.role, packet.nbytes, raw_bytes("send", flat.numel(), x.dtype, self.world_size))
         self.paths["direct" if compressed else "uncompressed"] += 1
         return packet
@@ -115,7 +115,7 @@ class PointToPoint:
 
     def _start(self, verb: str, call: Callable, peer_name: str, peer: int, packet: Tensor, finish: Callable) -> Pending:
         toward = "to" if verb == "send" else "from"
-        operation = f"{verb} {toward} rank {peer}, message {self._messages},"
+        operation = f"{verb} {toward} rank {peer}, message {self.messages},"
         self._journal.begin(operation)
         work = None
         if packet.numel():

@@ -97,7 +97,7 @@ class Parallelism:
         for differences in self._differences:
             state |= differences.state_dict()
         for key, communicator in self._stochastic():
-            state[key] = torch.tensor([communicator.calls, getattr(communicator, "_messages", 0)])
+            state[key] = torch.tensor([communicator.calls, communicator.messages])
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -116,7 +116,7 @@ class Parallelism:
             differences.load_state_dict(state)
         for key, communicator in self._stochastic():
             if key in state:
-                communicator.calls, communicator._messages = state[key].tolist()
+                communicator.calls, communicator.messages = state[key].tolist()
 
     def _stochastic(self) -> Iterator[tuple[str, Communicator]]:
         for role, communicator in self.communicators.items():

@@ -77,6 +77,23 @@ def test_compressed_messages_cost_the_formula_and_keep_the_loss() -> None:
                         assert (grad - exact[key]).norm() < 0.1 * exact[key].norm(), key
 
 
+def shared_body(rank: int, world_size: int) -> list[int]:
+    """Both parts of a rank count in one pair of communicators: their seeds differ and their paths add up."""
+    grid = Parallel(pp=2, virtual_tp=2, microbatches=2, schedule="interleaved")
+    par = make(replace(QWEN, layers=4), grid, policy(tp="int8"))
+    par.step(*batch(0, grid), 2)
+    both = par.communicators["tp_forward"], par.communicators["tp_backward"]
+    assert [sum(comm.paths.values()) for comm in both] == [comm.calls for comm in both]
+    return [comm.calls for comm in both]
+
+
+def test_both_parts_of_an_interleaved_rank_share_their_communicators() -> None:
+    ends, blocks = 1, 2 * 2  # a rank has two blocks, the embedding (forward) or the head (backward)
+    first, last = run_ranks(2, shared_body)
+    assert first == [2 * (blocks + ends), 2 * blocks]
+    assert last == [2 * blocks, 2 * (blocks + ends)]
+
+
 def few_body(rank: int, world_size: int) -> None:
     par = make(QWEN, Parallel(pp=2, microbatches=2))
     with pytest.raises(ConfigError, match="microbatches=1 with pp=2"):

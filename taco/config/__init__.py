@@ -21,8 +21,9 @@ from taco.config.codec import (
     TahQuantCodec,
     TensorCodec,
 )
+from taco.config.grid import ROLES, Parallel, Policy
 from taco.config.plain import CODEC_CLASSES, codec_from_dict, run_from_dict, to_dict
-from taco.config.run import DTYPES, ROLES, Data, Model, Parallel, Policy, Run, Train
+from taco.config.run import DTYPES, Data, Model, Run, Train
 
 __all__ = [
     "CODEC_CLASSES",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 
@@ -31,4 +32,4 @@ def at_least(low: int, why: str, **values: Any) -> None:
 
 def positive(why: str, **values: float) -> None:
     for name, value in values.items():
-        require(value > 0, f"{name}={value!r}", "a number > 0", why)
+        require(0 < value < math.inf, f"{name}={value!r}", "a finite number > 0", why)

@@ -7,7 +7,8 @@ from typing import Any
 
 from taco.config.check import one_of, require
 from taco.config.codec import AsymmetricCodec, CastCodec, Codec, GroupCodec, NoCodec, TahQuantCodec, TensorCodec
-from taco.config.run import Data, Model, Parallel, Policy, Run, Train
+from taco.config.grid import Parallel, Policy
+from taco.config.run import Data, Model, Run, Train
 
 CODEC_CLASSES = {c.__name__: c for c in (NoCodec, CastCodec, TensorCodec, GroupCodec, AsymmetricCodec, TahQuantCodec)}
 _PLAIN_TYPES: dict[str, Any] = {"int": int, "float": (int, float), "bool": bool, "str": str}
@@ -29,7 +30,12 @@ def _check_types(cls: type, data: dict, where: str) -> None:
             or not allowed
             or (isinstance(value, allowed) and isinstance(value, bool) is (f.type == "bool"))
         )
-        require(ok, f"{where}.{f.name}={value!r}", f"type {f.type}", "'false' as a text would count as true")
+        require(
+            ok,
+            f"{where}.{f.name}={value!r}",
+            f"type {f.type}",
+            "a value of another type would be taken for something else",
+        )
 
 
 def _build(cls: type, data: dict, where: str) -> Any:

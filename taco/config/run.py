@@ -1,123 +1,14 @@
-"""Policy, process grid, model, data, schedule: everything that decides the numbers of a training run."""
+"""Model, data, schedule, and with the process grid and policy the whole run: what decides a training run's numbers."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from taco.config.check import at_least, one_of, positive, require
-from taco.config.codec import NONE, Codec
+from taco.config.grid import Parallel, Policy
 
 DTYPES = ("float32", "bfloat16")
-TRANSPORTS = ("auto", "host", "tcp")
-
-# --- policy and parallelism -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Policy:
-    """Which codec each role and direction uses.
-
-    min_bytes: messages smaller than this (bytes before compression) go uncompressed.
-    all_reduce: algorithm of the compressed TP all-reduce; 'auto' is one_shot for two ranks, else two_shot.
-    """
-
-    tp_forward: Codec = NONE
-    tp_backward: Codec = NONE
-    dp_gradient: Codec = NONE
-    dp_weight: Codec = NONE
-    pp_forward: Codec = NONE
-    pp_backward: Codec = NONE
-    min_bytes: int = 0
-    all_reduce: str = "auto"
-
-    def __post_init__(self) -> None:
-        at_least(0, "it is a size in bytes", min_bytes=self.min_bytes)
-        one_of(
-            "all_reduce", self.all_reduce, ("auto", "one_shot", "two_shot", "hierarchical"), "these algorithms exist"
-        )
-        for role in ROLES:
-            codec = getattr(self, role)
-            require(
-                isinstance(codec, Codec),
-                f"{role}={codec!r}",
-                "a Codec",
-                "presets are looked up by taco.recipes.preset(name)",
-            )
-            difference = getattr(codec, "difference", False)
-            require(
-                not difference or role == "dp_weight",
-                f"{role}={codec.name!r}",
-                "a codec without difference",
-                "only weights are sent again every step",
-            )
-
-
-ROLES = ("tp_forward", "tp_backward", "dp_gradient", "dp_weight", "pp_forward", "pp_backward")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parallel:
-    """The process grid: world size = pp * dp * tp, ranks in that order (tp fastest).
-
-    virtual_tp: one process computes this many TP ranks' partial sums and reduces them with the
-        wire's numerics; needs tp = 1. node_size: ranks per node for hierarchical collectives
-        (0: one node). microbatches: pipeline microbatches per optimizer step and dp rank.
-    transport: how GPUs of one host exchange: 'auto' the fastest way there is, 'host' through host memory (like PCIe
-        GPUs without peer access), 'tcp' over loopback TCP (like Ethernet). Without effect on CPUs.
-    """
-
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    virtual_tp: int = 1
-    sequence_parallel: bool = False
-    schedule: str = "1f1b"
-    microbatches: int = 1
-    node_size: int = 0
-    transport: str = "auto"
-
-    def __post_init__(self) -> None:
-        one_of("transport", self.transport, TRANSPORTS, "these ways are known")
-        at_least(
-            1,
-            "it counts processes",
-            tp=self.tp,
-            pp=self.pp,
-            dp=self.dp,
-            virtual_tp=self.virtual_tp,
-            microbatches=self.microbatches,
-        )
-        at_least(0, "it counts ranks", node_size=self.node_size)
-        one_of("schedule", self.schedule, ("1f1b", "interleaved"), "these schedules are supported")
-        require(
-            self.virtual_tp == 1 or self.tp == 1,
-            f"virtual_tp={self.virtual_tp} with tp={self.tp}",
-            "one of them to be 1",
-            "virtual ranks replace real ones",
-        )
-        require(
-            self.virtual_tp == 1 or not self.sequence_parallel,
-            f"virtual_tp={self.virtual_tp} with sequence_parallel",
-            "one of them",
-            "virtual ranks share one whole sequence",
-        )
-        require(
-            self.pp == 1 or self.microbatches >= self.pp,
-            f"microbatches={self.microbatches} with pp={self.pp}",
-            f"microbatches >= {self.pp}",
-            "a pipeline with fewer microbatches than stages leaves stages without work",
-        )
-
-    @property
-    def world_size(self) -> int:
-        return self.pp * self.dp * self.tp
-
-    @property
-    def stages_per_rank(self) -> int:
-        return 2 if self.schedule == "interleaved" and self.pp > 1 else 1
-
-
-# --- model, data, training ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +46,9 @@ class Model:
             vocab=self.vocab,
             max_seq=self.max_seq,
         )
+        positive(
+            "it is a frequency base or keeps a division finite", rope_theta=self.rope_theta, norm_eps=self.norm_eps
+        )
         require(
             self.hidden % self.heads == 0,
             f"hidden={self.hidden}, heads={self.heads}",
@@ -172,6 +66,12 @@ class Model:
             f"kv_heads={self.kv_heads} with arch='gpt'",
             f"kv_heads={self.heads}",
             "GPT-2 has no grouped-query attention",
+        )
+        require(
+            self.arch != "qwen" or self.head_dim % 2 == 0,
+            f"hidden={self.hidden}, heads={self.heads} with arch='qwen'",
+            "an even number of channels per head",
+            "rotary positions turn channels in pairs",
         )
 
     @property
@@ -234,6 +134,14 @@ class Train:
             seed=self.seed,
         )
         positive("it is a rate or a time", lr=self.lr, clip=self.clip, timeout_s=self.timeout_s)
+        for name in ("min_lr", "weight_decay"):
+            value = getattr(self, name)
+            require(0 <= value < math.inf, f"{name}={value!r}", "a number >= 0", "it shrinks steps or weights")
+        for name in ("beta1", "beta2"):
+            value = getattr(self, name)
+            require(
+                0 <= value < 1, f"{name}={value!r}", "a number from 0 up to but without 1", "it weighs a mean's past"
+            )
         one_of("dtype", self.dtype, DTYPES, "training runs in these")
 
 
@@ -250,6 +158,10 @@ class Run:
 
     def __post_init__(self) -> None:
         m, p, t = self.model, self.parallel, self.train
+        plain = self.name.strip(".") and not set(self.name) & set("/\\\0\n")
+        require(
+            bool(plain), f"run name {self.name!r}", "a plain file name", "the log and the checkpoints are called so"
+        )
         ways = p.tp * p.virtual_tp
         for name in ("hidden", "heads", "kv_heads", "ffn", "vocab"):
             value = getattr(m, name)

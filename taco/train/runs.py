@@ -9,19 +9,22 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from taco.config import Codec, ConfigError, Run, require, run_from_dict, to_dict
+from taco.config import ROLES, Codec, ConfigError, Run, require, run_from_dict, to_dict
 from taco.recipes import PRESETS, preset
+
+MOST_NAMES = 20  # an error is one line that can be read
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known names that look most like `name`, as text for an error message."""
+    """The known names that look most like `name`, or the first of them, as text for an error message."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
-    return ", ".join(near) if near else ", ".join(known) or "(none are defined)"
+    more = f" and {len(known) - MOST_NAMES} more (`taco recipes list`)" if len(known) > MOST_NAMES else ""
+    return ", ".join(near) if near else ", ".join(known[:MOST_NAMES]) + more or "(none are defined)"
 
 
 def find_run(name: str, known: dict[str, Run]) -> Run:
-    """The run called `name` in `known`, or the run in the JSON file `name`.
+    """The run called `name` in `known`, or the run in the JSON file `name`, whose policy may name presets.
 
     Raises `ConfigError` for an unknown name (naming near matches), a missing file, or a file that is not a run.
     """
@@ -33,17 +36,26 @@ def find_run(name: str, known: dict[str, Run]) -> Run:
         is_file, f"run {name!r}", f"a JSON file or a known run: {nearest(name, known)}", "runs are looked up by name"
     )
     try:
-        return run_from_dict(json.loads(path.read_text()))
+        data = json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ConfigError(f"got run file {path}; need a JSON run; because {error}") from error
+    policy = data.get("policy") if isinstance(data, dict) else None
+    for role in ROLES if isinstance(policy, dict) else ():
+        if isinstance(policy.get(role), str):
+            policy[role] = _preset(f"policy.{role}", policy[role])
+    return run_from_dict(data)
+
+
+def _preset(where: str, text: str) -> dict:
+    """The preset called `text`, as the field `where` of a run in JSON."""
+    known = text in PRESETS
+    require(known, f"{where}={text!r}", f"a codec: {nearest(text, PRESETS)}", "presets are looked up by name")
+    return to_dict(preset(text))
 
 
 def _parse(where: str, text: str, old: Any) -> Any:
     if isinstance(old, Codec):
-        require(
-            text in PRESETS, f"{where}={text!r}", f"a codec: {nearest(text, PRESETS)}", "presets are looked up by name"
-        )
-        return to_dict(preset(text))
+        return _preset(where, text)
     if isinstance(old, str):
         return text
     try:

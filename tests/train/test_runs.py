@@ -22,6 +22,24 @@ def test_run_is_found_by_name_and_by_file(tmp_path):
     assert find_run(str(path), {}) == RUN
 
 
+def test_a_run_file_may_name_presets(tmp_path):
+    data = to_dict(RUN)
+    data["policy"]["tp_forward"] = "int8"
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(data))
+    assert find_run(str(path), {}).policy.tp_forward == preset("int8")
+    data["policy"]["tp_forward"] = "int9"
+    path.write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match=r"got policy\.tp_forward='int9'; need a codec: .*int8"):
+        find_run(str(path), {})
+
+
+def test_a_name_like_no_other_gets_a_short_answer():
+    with pytest.raises(ConfigError, match="run-19 and 80 more") as error:
+        find_run("zzz", {f"run-{i}": RUN for i in range(10, 110)})
+    assert len(str(error.value)) < 400
+
+
 def test_unknown_run_lists_near_names():
     with pytest.raises(ConfigError, match="tiny-run") as error:
         find_run("tinyrun", {"tiny-run": RUN, "something-else": RUN})

@@ -1,0 +1,120 @@
+"""Which processes share the work, and how the messages between them are compressed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taco.config.check import at_least, one_of, require
+from taco.config.codec import NONE, Codec
+
+TRANSPORTS = ("auto", "host", "tcp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Which codec each role and direction uses.
+
+    min_bytes: messages smaller than this (bytes before compression) go uncompressed.
+    all_reduce: algorithm of the compressed TP all-reduce; 'auto' is one_shot for two ranks, else two_shot.
+    """
+
+    tp_forward: Codec = NONE
+    tp_backward: Codec = NONE
+    dp_gradient: Codec = NONE
+    dp_weight: Codec = NONE
+    pp_forward: Codec = NONE
+    pp_backward: Codec = NONE
+    min_bytes: int = 0
+    all_reduce: str = "auto"
+
+    def __post_init__(self) -> None:
+        at_least(0, "it is a size in bytes", min_bytes=self.min_bytes)
+        one_of(
+            "all_reduce", self.all_reduce, ("auto", "one_shot", "two_shot", "hierarchical"), "these algorithms exist"
+        )
+        for role in ROLES:
+            codec = getattr(self, role)
+            require(
+                isinstance(codec, Codec),
+                f"{role}={codec!r}",
+                "a Codec",
+                "presets are looked up by taco.recipes.preset(name)",
+            )
+            difference = getattr(codec, "difference", False)
+            require(
+                not difference or role == "dp_weight",
+                f"{role}={codec.name!r}",
+                "a codec without difference",
+                "only weights are sent again every step",
+            )
+
+
+ROLES = ("tp_forward", "tp_backward", "dp_gradient", "dp_weight", "pp_forward", "pp_backward")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel:
+    """The process grid: world size = pp * dp * tp, ranks in that order (tp fastest).
+
+    virtual_tp: one process computes this many TP ranks' partial sums and reduces them with the
+        wire's numerics; needs tp = 1. node_size: ranks per node for hierarchical collectives
+        (0: one node). microbatches: pipeline microbatches per optimizer step and dp rank.
+    transport: how GPUs of one host exchange: 'auto' the fastest way there is, 'host' through host memory (like PCIe
+        GPUs without peer access), 'tcp' over loopback TCP (like Ethernet). Without effect on CPUs.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    virtual_tp: int = 1
+    sequence_parallel: bool = False
+    schedule: str = "1f1b"
+    microbatches: int = 1
+    node_size: int = 0
+    transport: str = "auto"
+
+    def __post_init__(self) -> None:
+        one_of("transport", self.transport, TRANSPORTS, "these ways are known")
+        at_least(
+            1,
+            "it is a count",
+            tp=self.tp,
+            pp=self.pp,
+            dp=self.dp,
+            virtual_tp=self.virtual_tp,
+            microbatches=self.microbatches,
+        )
+        at_least(0, "it counts ranks", node_size=self.node_size)
+        one_of("schedule", self.schedule, ("1f1b", "interleaved"), "these schedules are supported")
+        require(
+            self.virtual_tp == 1 or self.tp == 1,
+            f"virtual_tp={self.virtual_tp} with tp={self.tp}",
+            "one of them to be 1",
+            "virtual ranks replace real ones",
+        )
+        require(
+            self.virtual_tp == 1 or not self.sequence_parallel,
+            f"virtual_tp={self.virtual_tp} with sequence_parallel",
+            "one of them",
+            "virtual ranks share one whole sequence",
+        )
+        require(
+            self.pp == 1 or self.microbatches >= self.pp,
+            f"microbatches={self.microbatches} with pp={self.pp}",
+            f"microbatches >= {self.pp}",
+            "a pipeline with fewer microbatches than stages leaves stages without work",
+        )
+        require(
+            self.stages_per_rank == 1 or self.microbatches % self.pp == 0,
+            f"microbatches={self.microbatches} with pp={self.pp} and the interleaved schedule",
+            f"a multiple of {self.pp}",
+            "it runs rounds of one microbatch per rank",
+        )
+
+    @property
+    def world_size(self) -> int:
+        return self.pp * self.dp * self.tp
+
+    @property
+    def stages_per_rank(self) -> int:
+        return 2 if self.schedule == "interleaved" and self.pp > 1 else 1

@@ -19,6 +19,7 @@ from taco.train.data_prepare import prepare
 __all__ = ["DataError", "TokenDataset", "prepare", "verify"]
 
 MEGATRON_HELD_OUT = 0.01
+SCANNED = 1 << 28  # tokens that are looked at before training: less than a second
 
 
 @lru_cache(maxsize=4)  # a batch touches at most a few epochs; 1e8 tokens in sequences of 128 make 6 MB
@@ -86,6 +87,22 @@ class TokenDataset:
         """Tokens in the split."""
         return len(self._tokens)
 
+    def scan(self) -> None:
+        """Look at the first `SCANNED` tokens, so that most bad files are refused before a run has written anything.
+
+        Raises DataError for a token outside the vocabulary; `batch` looks at each token again when it is its turn.
+        """
+        self._check_ids(self._tokens[:SCANNED], "")
+
+    def _check_ids(self, tokens: np.ndarray, where: str) -> None:
+        low, high = int(tokens.min()), int(tokens.max())
+        check(
+            low >= 0 and (self.vocab is None or high < self.vocab),
+            f"token {high if low >= 0 else low}{where} of {self.path} ({self.split})",
+            f"ids from 0 to {(self.vocab or 0) - 1}" if self.vocab else "ids from 0",
+            "other ids have no embedding: the file is damaged, or made with another tokenizer",
+        )
+
     def _index(self, position: int) -> int:
         epoch, place = divmod(position, self.sequences)
         return int(_permutation(self.sequences, self.seed, epoch)[place]) if self.shuffle else place
@@ -109,12 +126,6 @@ class TokenDataset:
             first = self._index(position) * self.seq
             rows.append(self._tokens[first : first + self.seq + 1].astype(np.int64))
         both = np.stack(rows)
-        low, high = int(both.min()), int(both.max())
-        check(
-            low >= 0 and (self.vocab is None or high < self.vocab),
-            f"token {high if low >= 0 else low} in step {step} of {self.path} ({self.split})",
-            f"ids from 0 to {(self.vocab or 0) - 1}" if self.vocab else "ids from 0",
-            "other ids have no embedding: the file is damaged, or made with another tokenizer",
-        )
+        self._check_ids(both, f" in step {step}")
         both_tensor = torch.from_numpy(both)
         return both_tensor[:, :-1].contiguous(), both_tensor[:, 1:].contiguous()

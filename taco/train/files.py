@@ -69,8 +69,9 @@ def _is_finished(run: Run, files: Files, options: Options) -> bool:
 def start_step(run: Run, files: Files, options: Options) -> int | None:
     """The step after which to go on: 0 for a new run, the newest checkpoint's, None for a finished run.
 
-    Raises `LogError`, `CheckpointError` or `ConfigError` for files that do not belong to this run, and changes none;
-    with `restart` it removes them and starts again, and with `force` it does so always.
+    Raises `LogError`, `CheckpointError` or `ConfigError` for files that do not belong to this run; with `restart` the
+    run starts again over them, and with `force` it does so always. Changes no file: what is in the way goes when the
+    new log is opened (`Files.clear`), so that a run whose data or model turn out to be bad has removed nothing.
     """
     at = options.capture_step or run.train.steps
     require(at <= run.train.steps, f"--capture-step {at}", f"at most {run.train.steps}", "the run ends there")
@@ -81,7 +82,6 @@ def start_step(run: Run, files: Files, options: Options) -> int | None:
             if not options.restart:
                 raise
             print(f"taco: {run.name} starts again: {error}", file=sys.stderr, flush=True)
-    files.clear()
     return 0
 
 

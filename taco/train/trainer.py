@@ -58,6 +58,8 @@ class Trainer:
         torch.manual_seed(t.seed)
         tokens = partial(TokenDataset, run.data.corpus, seq=seq, batch=t.batch, seed=t.seed, vocab=run.model.vocab)
         self.train_data, self.held_out = tokens("train"), tokens("val")
+        for split in (self.train_data, self.held_out):
+            split.scan()
         local = t.batch // p.dp
         self.microbatches = p.microbatches if p.pp > 1 else local // (t.micro_batch or local)
         self.watch, self.meter = Watch(), Meter()
@@ -106,6 +108,8 @@ class Trainer:
             "parameters": parameters(self.run.model),
             "flops_per_token": flops_per_token(self.run.model, self.run.data.seq),
         }
+        if not self.start:
+            self.files.clear()
         self.log = LogWriter(self.files.log, header, resume_step=self.start or None)
         for record in self.log.kept:
             if record["kind"] == "step":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 
 import pytest
 import torch
@@ -148,6 +149,23 @@ def test_bad_data_leaves_nothing_behind(tmp_path, data):
     with pytest.raises(DataError, match="vocabulary"):
         fit(run_from_dict(small), tmp_path)
     assert not list(tmp_path.rglob("*.jsonl*"))
+
+
+@pytest.mark.parametrize("options", [{"force": True}, {"restart": True}])
+@pytest.mark.parametrize("damage", ["missing", "empty", "ids"])
+def test_a_run_that_starts_again_on_bad_data_removes_no_result(tmp_path, data, options, damage):
+    shutil.copytree(data, tmp_path / "data")
+    run = tiny_run(tmp_path / "data", steps=3, lr=0.1)
+    fit(tiny_run(tmp_path / "data", steps=3), tmp_path)
+    tokens = tmp_path / "data" / "train.bin"
+    size = tokens.stat().st_size
+    tokens.unlink()
+    if damage != "missing":
+        tokens.write_bytes(b"" if damage == "empty" else bytes(size - 2) + b"\xff\xff")
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(DataError, match="token 65535 of" if damage == "ids" else "truncated"):
+        fit(run, tmp_path, **options)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 def test_train_reads_the_environment_it_is_given(tmp_path, data):

@@ -207,8 +207,13 @@ def _run(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 2 for bad input, which is one line and never a traceback."""
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        status = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
     except Exception as error:
         status = _status(error)
@@ -226,6 +231,8 @@ def _status(error: Exception) -> int | None:
     Bad input says "got ...; need ...; because ..." everywhere in this project, so its text tells it apart from a
     fault of the program; the classes are not imported here because their modules import torch.
     """
+    if isinstance(error, (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)):
+        return BAD_INPUT  # a path that was given: its text names it
     text = str(error)
     if isinstance(error, (ConfigError, LogError)) or (text.startswith("got ") and "; need " in text):
         return BAD_INPUT

@@ -132,17 +132,26 @@ class Log:
 
 
 def _read_lines(path: Path, *, tolerate_tail: bool = False) -> list[dict]:
-    lines = path.read_text().split("\n")
+    try:
+        lines = path.read_text().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LogError(f"got {path}; need a log of JSON lines; because {error}") from error
     out = []
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
-            out.append(json.loads(line))
+            record = json.loads(line)
         except json.JSONDecodeError as error:
             if tolerate_tail and number == len(lines):
                 break
             raise LogError(f"got {path}:{number} that is not JSON; need one record a line; because {error}") from error
+        if not isinstance(record, dict) or "kind" not in record:
+            raise LogError(
+                f"got {path}:{number} that is no record; need an object with its kind; "
+                "because other files have other meanings"
+            )
+        out.append(record)
     return out
 
 

@@ -72,6 +72,22 @@ def test_logged_is_not_a_source_to_write(capsys):
     assert "logged" in _fails(capsys, "train", next(iter(recipes.RUNS)), "--source", "logged")
 
 
+def test_a_path_that_cannot_be_written_is_refused(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    argv = ("measure", "ablation", "--out", str(tmp_path / "file" / "ablation.jsonl"))
+    assert cli.main(argv) == cli.BAD_INPUT
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert str(tmp_path / "file") in err
+    assert err.count("\n") == 1
+
+
+def test_a_reader_that_stops_early_is_no_fault():
+    command = f"{sys.executable} -m taco recipes list | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
 def test_unknown_measure_is_refused(capsys):
     assert "codec_fidelity" in _fails(capsys, "measure", "fidelty")
 

@@ -82,12 +82,34 @@ def test_log_that_lost_a_line_in_the_middle_is_refused(tmp_path):
         read(path)
 
 
-@pytest.mark.parametrize("text", ["", "{}\n", "loss: 1\n", json.dumps({"kind": "header", "version": 99}) + "\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}\n", "loss: 1\n", "[1]\n", "1\n", '{"a": 1}\n', json.dumps({"kind": "header", "version": 99}) + "\n"],
+)
 def test_foreign_file_is_refused(tmp_path, text):
     path = tmp_path / "run.jsonl"
     path.write_text(text)
     with pytest.raises(LogError):
         read(path)
+
+
+@pytest.mark.parametrize("line", ["1", "[1]", '{"step": 3}'])
+def test_a_line_that_is_no_record_is_refused(tmp_path, line):
+    path = tmp_path / "run.jsonl"
+    _write(path, [1, 2]).abandon()
+    with part_path(path).open("a") as f:
+        f.write(line + "\n")
+    with pytest.raises(LogError, match=r"jsonl\.part:4 that is no record"):
+        LogWriter(path, HEADER, resume_step=2)
+
+
+def test_bytes_and_folders_are_refused(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(LogError, match="need a log of JSON lines"):
+        read(path)
+    with pytest.raises(LogError, match="need a log of JSON lines"):
+        read(tmp_path)
 
 
 def test_resume_drops_what_will_be_written_again(tmp_path):

@@ -170,4 +170,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
+    failures = getattr(error, "failures", None)  # of a CheckpointException: {rank: (error, traceback)}
+    if failures:
+        error = next(iter(failures.values()))[0]
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -105,6 +105,16 @@ def test_an_unfinished_log_is_missing_and_a_truncated_one_an_error(tmp_path: Pat
         tables.make("correctness", "mini", tmp_path)
 
 
+def test_a_log_of_another_configuration_than_its_recipe_is_an_error(tmp_path: Path):
+    name = EXPERIMENTS["threed"].runs("mini")[0]
+    changed = replace(RUNS[name], train=replace(RUNS[name].train, steps=3))
+    for config in (to_dict(changed), {"steps": 3}, to_dict(replace(RUNS[name], name="other"))):
+        paper_logs.write(tmp_path / "mini" / f"{name}.jsonl", [], config=config)
+        with pytest.raises(log.LogError, match=f"another configuration; need one of the recipe {name}"):
+            tables.make("threed", "mini", tmp_path)
+    assert not (tmp_path / "mini" / "threed.csv").exists()
+
+
 def test_delta_and_noise_band_by_hand(tmp_path: Path):
     found = logs_of(
         tmp_path, (run("none-1"), {"val_loss": 2.0}), (run("none-2", seed=2), {"val_loss": 2.01}),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taco import log, recipes
-from taco.config import ConfigError, to_dict
+from taco.config import ConfigError, run_from_dict, to_dict
 from taco.paper.table import Row, number
 
 PROVENANCE = ("kind", "label", "status", "log", "commit", "date", "device", "hardware", "transport", "seed")
@@ -41,9 +41,14 @@ class Logs:
 
 
 def read_logs(name: str, folder: Path, source: str) -> Logs:
-    """Read the logs of experiment `name` in `folder`. An absent log is missing; a damaged one raises `LogError`."""
+    """Read the logs of experiment `name` in `folder`. An absent log is missing.
+
+    Raises `LogError` for a damaged log, and for a run's log of another configuration than its recipe's.
+    """
     chosen = experiment(name)
     runs, missing_runs = _read(chosen.runs(source), folder)
+    for run, found in runs.items():
+        _check_run(run, found)
     measures, missing_measures = _read(chosen.measures, folder)
     return Logs(runs=runs, measures=measures, missing_runs=missing_runs, missing_measures=missing_measures)
 
@@ -52,6 +57,18 @@ def _read(names: Iterable[str], folder: Path) -> tuple[dict[str, log.Log], tuple
     names = tuple(names)
     found = {name: folder / f"{name}.jsonl" for name in names if (folder / f"{name}.jsonl").exists()}
     return {name: log.read(path) for name, path in found.items()}, tuple(n for n in names if n not in found)
+
+
+def _check_run(name: str, found: log.Log) -> None:
+    try:
+        same = run_from_dict(found.header.get("config")) == recipes.RUNS[name]
+    except ConfigError:
+        same = False
+    if not same:
+        raise log.LogError(
+            f"got {found.path} of another configuration; need one of the recipe {name}; "
+            "because a table says what its recipes did (move the log away, or run the recipe again with --force)"
+        )
 
 
 def provenance(name: str, source: log.Log, label: str = "ours") -> Row:

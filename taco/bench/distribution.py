@@ -13,6 +13,7 @@ from taco.bench import captures as capture_files
 from taco.bench.captures import Captured
 from taco.codec import reference
 from taco.codec.quality import crest_db
+from taco.config import require
 from taco.log import LogWriter
 from taco.recipes import PRESETS
 
@@ -28,7 +29,9 @@ def measure_distribution(
     """Write a row for every captured tensor and a histogram for every run, role and layer.
 
     limit: elements used of each tensor. Crest in dB over groups of 128, before and after the signed rotation.
+    Raises `ConfigError` without captures.
     """
+    require(bool(captures), "no captures", "files of `taco train RUN --capture FILE`", "they are what is described")
     config = {"source": source, "limit": limit, "group": GROUP}
     log = LogWriter(out, {"name": "distribution", "config": config, "provenance": provenance})
     histograms: dict[tuple[str, str, int], Tensor] = {}

@@ -60,14 +60,22 @@ def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Row]) -
 
 
 def read_table(path: str | Path) -> list[Cells]:
-    """All rows of a table as text. Raises `ValueError` for a missing or an empty file."""
+    """All rows of a table as text. Raises `ValueError` for a missing, empty, foreign or truncated file."""
     path = Path(path)
     if not path.exists():
         raise ValueError(f"got no file {path}; need a table; because figures and verdicts are made from tables only")
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        rows = list(reader)
-        header = reader.fieldnames
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+            header = reader.fieldnames
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"got {path}; need a CSV table; because {error}") from error
     if not header:
         raise ValueError(f"got the empty file {path}; need a header line; because columns are found by name")
+    if any(None in row or None in row.values() for row in rows):
+        raise ValueError(
+            f"got {path} with lines of other lengths than its header; need a whole table; because it is truncated or "
+            "not one that `taco tables` has made"
+        )
     return rows

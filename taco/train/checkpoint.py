@@ -173,4 +173,5 @@ def _first_line(error: BaseException) -> str:
     failures = getattr(error, "failures", None)  # of a CheckpointException: {rank: (error, traceback)}
     if failures:
         error = next(iter(failures.values()))[0]
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return first.split(". ")[0]  # torch goes on with advice on how to load files that one trusts

@@ -14,6 +14,7 @@ from taco.bench import captures, synthetic
 from taco.bench.ablation import AXES, measure_ablation
 from taco.bench.distribution import measure_distribution
 from taco.bench.fidelity import measure_fidelity
+from taco.config import ConfigError
 from taco.recipes import PRESETS
 
 ROLES = {"tp_forward": 1.0, "tp_backward": 1e-6}
@@ -184,6 +185,12 @@ def test_distribution_of_gaussian_captures(capture, tmp_path):
     for h in histograms:
         assert len(h["edges"]) == len(h["counts"]) + 1
         assert sum(h["counts"]) + h["outside"] == 4 * 4096
+
+
+def test_distribution_of_nothing_is_refused_and_writes_nothing(tmp_path):
+    with pytest.raises(ConfigError, match="got no captures; need files"):
+        measure_distribution("mini", [], tmp_path / "d.jsonl", PROVENANCE)
+    assert not list(tmp_path.iterdir())
 
 
 def test_distribution_of_zeros_and_of_short_tensors(tmp_path):

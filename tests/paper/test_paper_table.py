@@ -47,6 +47,13 @@ def test_a_missing_table_is_an_error(tmp_path: Path):
         read_table(tmp_path / "absent.csv")
 
 
+@pytest.mark.parametrize("content", [b"a,b\n1,2\n3", b"a,b\n1,2,3\n", b"\xff\xfe\x00"])
+def test_a_truncated_or_foreign_table_is_an_error(tmp_path: Path, content: bytes):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=r"got .*t\.csv.*; need a .*table; because"):
+        read_table(tmp_path / "t.csv")
+
+
 def test_an_empty_table_is_an_error(tmp_path: Path):
     (tmp_path / "empty.csv").touch()
     with pytest.raises(ValueError, match="need a header line"):

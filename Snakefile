@@ -63,8 +63,14 @@ def threads_of(wildcards):
 
 
 def launcher(wildcards):
+    """What starts the ranks. On CPUs they are forked from a torchrun that has imported torch: eight imports take longer
+    than the training. A CUDA context cannot be forked."""
     ranks = recipes.RUNS[wildcards.run].parallel.world_size
-    return "python" if ranks == 1 else f"torchrun --standalone --nproc-per-node {ranks}"
+    if ranks == 1:
+        return "python -m taco"
+    torchrun = f"torchrun --standalone --nproc-per-node {ranks}"
+    forked = " --start-method fork --run-path taco/__main__.py"
+    return torchrun + (forked if wildcards.source == "mini" else " -m taco")
 
 
 def recipe_of(wildcards):
@@ -182,7 +188,7 @@ rule train:
         recipe=recipe_of,
         launcher=launcher,
     shell:
-        "{params.launcher} -m taco train {wildcards.run} --source {wildcards.source} > {log} 2>&1"
+        "{params.launcher} train {wildcards.run} --source {wildcards.source} --on-mismatch restart > {log} 2>&1"
 
 
 rule train_captured:
@@ -206,7 +212,7 @@ rule train_captured:
         recipe=recipe_of,
         launcher=launcher,
     shell:
-        "{params.launcher} -m taco train {wildcards.run} --source {wildcards.source}"
+        "{params.launcher} train {wildcards.run} --source {wildcards.source} --on-mismatch restart"
         " --capture {output.captures} > {log} 2>&1"
 
 

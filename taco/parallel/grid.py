@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from taco.parallel.clip import clip_gradients_
 from taco.parallel.data import Differences, local, release_weights, set_last_backward
 from taco.parallel.functions import EXACT
 from taco.parallel.loss import cross_entropy, virtual_cross_entropy, vocab_parallel_cross_entropy
-from taco.parallel.pipeline import Pipeline, ends_group
+from taco.parallel.mesh import ends_group
 from taco.parallel.plans import HEAD
 
 
@@ -64,7 +65,11 @@ class Parallelism:
         self._parts, self._differences = parts, differences
         self.pp_rank, self.dp_rank, self.tp_rank = mesh.get_coordinate() if mesh is not None else (0, 0, 0)
         self.is_last_stage = self.pp_rank == parallel.pp - 1
-        self._pipeline = Pipeline(model, parallel, parts, communicators, mesh, self._loss) if parallel.pp > 1 else None
+        self._pipeline = None
+        if parallel.pp > 1:
+            # imported where it is needed: torch's pipelining brings its compiler, half a second in every process
+            pipeline = importlib.import_module("taco.parallel.pipeline")
+            self._pipeline = pipeline.Pipeline(model, parallel, parts, communicators, mesh, self._loss)
         self._ends: Communicator | None = None
         if model.tied and parallel.pp > 1:
             group = ends_group(mesh)

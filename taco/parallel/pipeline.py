@@ -28,22 +28,6 @@ from taco.parallel.data import set_last_backward
 _NO_OUTPUTS = {"return_outputs": False} if "return_outputs" in inspect.signature(Schedule1F1B.step).parameters else {}
 
 
-def stage_layers(layers: int, stages: int, stage: int) -> range:
-    """Blocks of one stage: as equal as possible, the first stages take one more.
-
-    Raises ConfigError for fewer layers than stages.
-    """
-    require(
-        layers >= stages,
-        f"layers={layers} with {stages} pipeline stages",
-        f"at least {stages} layers",
-        "every stage holds a layer",
-    )
-    each, more = divmod(layers, stages)
-    start = stage * each + min(stage, more)
-    return range(start, start + each + (stage < more))
-
-
 class PacketStage(PipelineStage):
     """A `PipelineStage` whose messages go through two communicators over the pipeline group.
 
@@ -135,20 +119,6 @@ def schedule(
         )
         return ScheduleInterleaved1F1B(stages, microbatches, loss_fn=loss_fn, scale_grads=False)
     return Schedule1F1B(stages[0], microbatches, loss_fn=loss_fn, scale_grads=False)
-
-
-def ends_group(mesh: DeviceMesh) -> dist.ProcessGroup:
-    """The group of this rank's first and last pipeline rank (for tied weights). Collective over all ranks.
-
-    Only those two may use it; on other ranks it is not a group they belong to.
-    """
-    grid = mesh.mesh
-    mine = None
-    for column in grid.flatten(1).T.tolist():
-        group = dist.new_group([column[0], column[-1]])
-        if dist.get_rank() in (column[0], column[-1]):
-            mine = group
-    return mine
 
 
 class Pipeline:

@@ -18,7 +18,7 @@ from taco.config import NONE, Model, Parallel, Policy, require
 from taco.parallel.data import shard_data
 from taco.parallel.functions import EXACT, TensorComm
 from taco.parallel.grid import Parallelism, Part
-from taco.parallel.pipeline import stage_layers
+from taco.parallel.mesh import stage_layers
 from taco.parallel.plans import parallelize
 from taco.parallel.virtual import VirtualComm, virtual_tp
 

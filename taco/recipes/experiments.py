@@ -68,7 +68,7 @@ EXPERIMENTS: dict[str, Experiment] = by_name(
     Experiment(
         name="scaling",
         title="Throughput, communication and bytes by cluster shape",
-        mini=_names(runs.MINI_SCALING),
+        mini=_names(runs.MINI_SCALING + runs.MINI_SCALING_SHARED),
         full=_names(runs.FULL_SCALING),
     ),
     Experiment(

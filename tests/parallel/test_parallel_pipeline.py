@@ -11,7 +11,7 @@ from parallel_cases import BATCH, GPT, QWEN, SEQ, batch, gradients, make, policy
 
 from taco.codec import coder
 from taco.config import ConfigError, Parallel
-from taco.parallel.pipeline import stage_layers
+from taco.parallel.mesh import stage_layers
 
 DEEP = replace(QWEN, layers=5)
 

@@ -66,6 +66,8 @@ def speed(codec: str = "taco", speedup: float = 1.5, **more) -> dict:
         "tp": 2,
         "pp": 1,
         "dp": 1,
+        "link": "auto",
+        "transport": "nccl",
         "speedup": speedup,
         "wire_ratio": 1.88,
     }
@@ -100,6 +102,7 @@ def test_throughput_tells_ratio_and_bound(tmp_path: Path):
         ([speed(speedup=1.3), speed(tp=8, speedup=1.2)], FAILS),
         ([speed(speedup=1.2), speed(tp=4, speedup=1.3, model="other")], UNTESTABLE),
         ([speed(speedup=1.2), speed(tp=4, dp=2, speedup=1.3)], UNTESTABLE),
+        ([speed(speedup=1.2), speed(tp=4, link="tcp", speedup=1.3)], UNTESTABLE),
         ([speed(speedup=1.2, device="cpu"), speed(tp=4, speedup=1.3, device="cpu")], UNTESTABLE),
     ],
 )
@@ -107,17 +110,24 @@ def test_high_tp(rows: list[dict], verdict: str, tmp_path: Path):
     assert judge("high-tp", tmp_path, rows).verdict == verdict
 
 
-def loss(codec: str, delta: float, band: float = math.nan, model: str = "m") -> dict:
-    return {"part": "final", "codec": codec, "model": model, "tp": 2, "delta_pct": delta, "noise_band_pct": band}
+def loss(codec: str, delta: float, band: float = math.nan, model: str = "m", seed: int = 1) -> dict:
+    row = {"part": "final", "codec": codec, "model": model, "tp": 2, "delta_pct": delta, "noise_band_pct": band}
+    return row | {"seed": seed}
+
+
+def seeds(*rows: dict) -> list[dict]:
+    return [row | {"seed": seed} for row in rows for seed in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
     ("rows", "verdict"),
     [
-        ([loss("taco", 0.1, 0.05), loss("taco", -3.0, 0.05, "n")], HOLDS),
-        ([loss("taco", 0.1, 0.05), loss("taco", 0.3, 0.05, "n")], FAILS),
-        ([loss("taco", 0.3)], FAILS),
-        ([loss("taco", 0.3, 0.4)], UNTESTABLE),
+        (seeds(loss("taco", 0.1, 0.05), loss("taco", -3.0, 0.05, "n")), HOLDS),
+        (seeds(loss("taco", 0.1, 0.05), loss("taco", 0.3, 0.05, "n")), FAILS),
+        (seeds(loss("taco", 0.3)), FAILS),
+        (seeds(loss("taco", 0.3))[:2], UNTESTABLE),
+        ([loss("taco", 0.1)] * 3, UNTESTABLE),
+        (seeds(loss("taco", 0.3, 0.4)), UNTESTABLE),
         ([loss("int8", 0.1, 0.05)], UNTESTABLE),
     ],
 )
@@ -175,8 +185,9 @@ def test_near_zero_is_decided_by_the_weaker_role(backward: float, verdict: str, 
 
 @pytest.mark.parametrize(("delta", "verdict"), [(0.25, HOLDS), (0.26, FAILS), (math.nan, UNTESTABLE)])
 def test_three_d(delta: float, verdict: str, tmp_path: Path):
-    rows = [{"compressed": "tp+dp+pp", "delta_pct": delta, "wire_ratio": 2.0}, {"compressed": "tp", "delta_pct": 0.0}]
+    rows = seeds({"compressed": "tp+dp+pp", "delta_pct": delta, "wire_ratio": 2.0}, {"compressed": "tp"})
     assert judge("three-d", tmp_path, rows).verdict == verdict
+    assert judge("three-d", tmp_path, rows[:2]).verdict == UNTESTABLE
 
 
 @pytest.mark.parametrize(("passed", "verdict"), [((True, True), HOLDS), ((True, False), FAILS)])

@@ -13,6 +13,10 @@ from taco.paper.table import Cells, number
 BAND = "#E8E8E8"
 
 
+# how a shape's label names the transport of its recipe
+LINKS = {"auto": "", "host": " host memory", "tcp": " TCP"}
+
+
 def _unique(values) -> list:
     return list(dict.fromkeys(values))
 
@@ -142,12 +146,12 @@ def scaling(rows: list[Cells]) -> Figure:
     runs = [r for r in rows if r["kind"] == "measured"]
     if not runs:
         return _nothing(rows)
-    shapes = _unique((r["model"], r["world_size"], r["tp"], r["pp"], r["dp"]) for r in runs)
+    shapes = _unique(_shape(r) for r in runs)
     codecs = _unique(r["codec"] for r in runs)
     fig = style.figure(1.5 + 0.28 * len(shapes))
     wire, share, speed = fig.subplots(1, 3, sharey=True, width_ratios=(1.2, 1, 1.2))
     for r in runs:
-        place = shapes.index((r["model"], r["world_size"], r["tp"], r["pp"], r["dp"]))
+        place = shapes.index(_shape(r))
         y, tint = place + 0.22 * (codecs.index(r["codec"]) - (len(codecs) - 1) / 2), style.colour(r["codec"])
         sent = number(r["wire_mib_per_step"]) or math.nan
         wire.plot(sent, y, "o", color=tint)
@@ -175,12 +179,18 @@ def scaling(rows: list[Cells]) -> Figure:
     return fig
 
 
+def _shape(row: Cells) -> tuple:
+    return tuple(row[k] for k in ("model", "world_size", "tp", "pp", "dp", "link"))
+
+
 def _label_shapes(ax: Axes, shapes: list[tuple]) -> None:
     many_models = len({s[0] for s in shapes}) > 1
     names = []
-    for model, world, tp, pp, dp in shapes:
+    for model, world, tp, pp, dp, link in shapes:
         parts = [f"{axis}{size}" for axis, size in (("TP", tp), ("PP", pp), ("DP", dp)) if size != "1"]
-        names.append((f"{model}  " if many_models else "") + (" ".join(parts) or "one process") + f"  ({world})")
+        names.append(
+            (f"{model}  " if many_models else "") + (" ".join(parts) or "one process") + LINKS[link] + f"  ({world})"
+        )
     ax.set_yticks(range(len(shapes)), names)
     ax.set_ylim(len(shapes) - 0.4, -0.6)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from taco.config import ROLES
+from taco.config import ROLES, TRANSPORTS
 from taco.paper import published as paper
 from taco.paper.table import Row, number
 from taco.paper.tables import summary
@@ -24,8 +24,8 @@ THREED = (
     *PROVENANCE,
 )  # fmt: skip
 SCALING = (
-    "model", "world_size", "tp", "pp", "dp", "codec", "dp_codec", "pp_codec", "dtype", "step_ms", "tokens_per_s",
-    "speedup", "comm_fraction", "wire_mib_per_step", "wire_ratio", "amdahl_bound", *PROVENANCE,
+    "model", "world_size", "tp", "pp", "dp", "link", "codec", "dp_codec", "pp_codec", "dtype", "step_ms",
+    "tokens_per_s", "speedup", "comm_fraction", "wire_mib_per_step", "wire_ratio", "amdahl_bound", *PROVENANCE,
 )  # fmt: skip
 
 
@@ -156,14 +156,19 @@ def amdahl(fraction: float, ratio: float) -> float:
 def scaling(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     """One row a run: throughput against the uncompressed run of the same shape.
 
-    comm_fraction is f, wire_ratio is k;
+    link is the recipe's transport (auto: the fastest there is); comm_fraction is f, wire_ratio is k;
     amdahl_bound takes f of the uncompressed run and k of this one.
     """
     runs = summaries(logs)
     rows = [_scaling_row(r, baseline(r, runs)) for r in runs]
-    rows.sort(key=lambda r: (r["model"], r["world_size"], -r["tp"], -r["pp"], codec_rank(r["codec"]), r["log"]))
+    rows.sort(key=_scaling_order)
     abstract = {"model": "not stated", "codec": "taco", "speedup": paper.SPEEDUP} | published("abstract")
     return SCALING, [abstract, *rows]
+
+
+def _scaling_order(row: Row) -> tuple:
+    link = TRANSPORTS.index(row["link"])
+    return row["model"], row["world_size"], -row["tp"], -row["pp"], link, codec_rank(row["codec"]), row["log"]
 
 
 def _scaling_row(run: Summary, base: Summary | None) -> Row:
@@ -172,7 +177,8 @@ def _scaling_row(run: Summary, base: Summary | None) -> Row:
     codecs = {axis: run.codec(axis) for axis in AXES}
     return {
         "model": run.model, "world_size": grid["tp"] * grid["pp"] * grid["dp"], "tp": grid["tp"], "pp": grid["pp"],
-        "dp": grid["dp"], "codec": codecs["tp"] if codecs["tp"] != "none" else summary.joined(list(codecs.values())),
+        "dp": grid["dp"], "link": grid["transport"],
+        "codec": codecs["tp"] if codecs["tp"] != "none" else summary.joined(list(codecs.values())),
         "dp_codec": codecs["dp"], "pp_codec": codecs["pp"], "dtype": run.config["train"]["dtype"],
         "step_ms": run.step_ms, "tokens_per_s": run.tokens_per_s, "speedup": _speedup(run, base),
         "comm_fraction": run.comm_fraction, "wire_mib_per_step": run.wire_mib(*SENT), "wire_ratio": ratio,

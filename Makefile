@@ -1,6 +1,6 @@
 # make reproduce   kernels, mini runs, tables, figures and verdicts (the same as `snakemake --cores all`)
 # make fresh       the full-size runs again, on this machine's GPUs
-# make test        every test that needs no GPU        make test-gpu   the others
+# make test        every test; those that need a GPU skip where there is none      make test-gpu   those alone
 # make lint        what .ci/run checks beside the tests
 # make lock        envs/lock.txt from the present .venv
 #
@@ -27,7 +27,7 @@ fresh: $(READY)
 	$(RUN) snakemake --cores $(CORES) --show-failed-logs fresh
 
 test: $(READY) $(LIBRARY)
-	$(RUN) python -m pytest -m "not gpu" $(PYTEST)
+	$(RUN) python -m pytest -rs $(PYTEST)
 
 test-gpu: $(READY) $(LIBRARY)
 	$(RUN) python -m pytest -m gpu $(PYTEST)

@@ -94,9 +94,10 @@ class GatherDifferences(GatherWeights):
 
     def _advance(self, shard: Tensor) -> Tensor:
         own = self.last.chunk(self.comm.world_size)[self.comm.rank]
-        difference = shard.float() - own.float()
+        # in the dtype that plain weights would be sent in, so that bytes are compared with those
+        difference = (shard.float() - own.float()).to(self.dtype)
         decoded = self.comm.all_gather(difference, 0, name=self.name)
-        return (self.last.float() + decoded).to(self.last.dtype)
+        return (self.last.float() + decoded.float()).to(self.last.dtype)
 
 
 class ReduceGradients(_Allocate, ReduceScatter):

@@ -32,7 +32,7 @@ MINI_DATA = Data(corpus="data/sotu-mini", seq=64)
 MINI_TRAIN = Train(steps=40, batch=4, lr=4e-3, min_lr=4e-4, warmup=4, eval_batches=8)
 # Timed runs need only enough steps for a median; the loss is compared within one experiment.
 THREED_TRAIN = replace(MINI_TRAIN, steps=12, batch=8)
-SCALING_TRAIN = replace(THREED_TRAIN, eval_batches=1)
+SCALING_TRAIN = replace(THREED_TRAIN, steps=9, eval_batches=1)
 
 
 def _accuracy(model: str, ways: int, codec: str, seed: int, data: Data, train: Train, **parallel) -> Run:

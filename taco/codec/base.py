@@ -103,15 +103,22 @@ class Coder(ABC):
         `dtype` is that of the encoded tensors. Linear coders add in the coded domain, without a transform.
         """
         self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)
+        return self.decode_sum_encode_rows(packets[None], numel, dtype, [seed])[0]
+
+    def decode_sum_encode_rows(self, packets: Tensor, numel: int, dtype: torch.dtype, seeds: Sequence[int]) -> Tensor:
+        """packets uint8 [S, N >= 1, nbytes] -> S Packets uint8 [S, nbytes], each as `decode_sum_encode` gives it."""
+        self._check(packets, (*packets.shape[:2], self.nbytes(numel, dtype)), dtype)
         if numel == 0:
-            return torch.empty(0, dtype=torch.uint8, device=packets.device)
-        return self._sum_encode(packets, numel, dtype, seed)
+            return torch.empty(len(packets), 0, dtype=torch.uint8, device=packets.device)
+        return self._sum_encode(packets, numel, dtype, seeds)
 
     def _sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         return in_order(self._decode(packets, numel, dtype).float())
 
-    def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seed: int) -> Tensor:
-        return self._encode(self._sum(packets, numel, dtype)[None], [seed])[0]
+    def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seeds: Sequence[int]) -> Tensor:
+        """packets uint8 [S, N, nbytes > 0], a seed for each sum -> uint8 [S, nbytes]."""
+        parts = self._decode(packets.flatten(0, 1), numel, dtype).float().view(*packets.shape[:2], numel)
+        return self._encode(in_order(parts.transpose(0, 1)), seeds)
 
     def _check(self, packets: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         check_dtype(dtype, "a message")

@@ -30,8 +30,9 @@ class NoCoder(Coder):
     def _decode(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         return packets[:, : numel * dtype.itemsize].clone(memory_format=torch.contiguous_format).view(dtype)
 
-    def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seed: int) -> Tensor:
-        return self._encode(self._sum(packets, numel, dtype).to(dtype)[None], [seed])[0]
+    def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seeds: Sequence[int]) -> Tensor:
+        sums = [self._sum(each, numel, dtype).to(dtype) for each in packets]
+        return self._encode(torch.stack(sums), seeds)
 
 
 class CastCoder(Coder):

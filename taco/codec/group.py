@@ -70,12 +70,13 @@ class GroupCoder(Coder):
     def _sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         if kernels := self._kernels(packets):
             return kernels.decode_sum(packets.contiguous(), self.config, numel, dtype)
-        return self._finish(self._sum_coefficients(packets, numel), numel)[0]
+        return self._finish(self._sum_coefficients(packets[None], numel), numel)[0]
 
-    def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seed: int) -> Tensor:
+    def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seeds: Sequence[int]) -> Tensor:
         if kernels := self._kernels(packets):
-            return kernels.decode_sum_encode(packets.contiguous(), self.config, numel, seed)
-        return self._encode_coefficients(self._sum_coefficients(packets, numel), numel, seed)
+            each = zip(packets, seeds, strict=True)
+            return _rows([kernels.decode_sum_encode(p.contiguous(), self.config, numel, s) for p, s in each])
+        return self._encode_coefficients(self._sum_coefficients(packets, numel), numel, seeds)
 
     def sum_into(self, target: GroupCoder, packets: Tensor, numel: int, *, seed: int = 0) -> Tensor:
         """packets uint8 [N >= 1, nbytes] of this coder -> `target`'s Packet of their fp32 sum, without a transform.
@@ -92,15 +93,15 @@ class GroupCoder(Coder):
         if numel == 0:
             return torch.empty(0, dtype=torch.uint8, device=packets.device)
         self.path = "reference"
-        return target._encode_coefficients(self._sum_coefficients(packets, numel), numel, seed)
+        return target._encode_coefficients(self._sum_coefficients(packets[None], numel), numel, [seed])[0]
 
-    def _encode_coefficients(self, total: Tensor, numel: int, seed: int) -> Tensor:
+    def _encode_coefficients(self, total: Tensor, numel: int, seeds: Sequence[int]) -> Tensor:
         alpha = None
         if self.config.adaptive_scale:
             # the transform keeps the sum of squares, so alpha follows from the coefficients
             alpha = reference.alphas(total, numel, self.config.payload)
             total = total * alpha
-        return self._quantise(total, alpha, numel, [seed])[0]
+        return self._quantise(total, alpha, numel, seeds)
 
     def _quantise(self, z: Tensor, alpha: Tensor | None, numel: int, seeds: Sequence[int]) -> Tensor:
         """Scaled coefficients [group, n] of len(seeds) messages of `numel` elements -> their Packets."""
@@ -124,8 +125,9 @@ class GroupCoder(Coder):
         return reference.dequantise(codes.reshape(-1, config.group).t().contiguous(), s, alpha, config)
 
     def _sum_coefficients(self, packets: Tensor, numel: int) -> Tensor:
-        each = self._coefficients(packets, numel).view(self.config.group, len(packets), -1)
-        return in_order(each.transpose(0, 1)).contiguous()
+        """packets uint8 [S, N, nbytes] -> sums over N, fp32 [group, S * groups of a message]."""
+        each = self._coefficients(packets.flatten(0, 1), numel).view(self.config.group, *packets.shape[:2], -1)
+        return in_order(each.permute(2, 0, 1, 3)).reshape(self.config.group, -1).contiguous()
 
     def _finish(self, coefficients: Tensor, numel: int) -> Tensor:
         """Coefficients of one or more messages -> fp32 [P, numel]."""

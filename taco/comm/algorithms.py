@@ -18,7 +18,7 @@ from taco.codec.base import Coder
 from taco.comm import hierarchical
 from taco.comm.layout import chunk_sizes, slot_bytes
 from taco.comm.links import Links
-from taco.comm.numerics import decode_parts, encode_parts, mix_seed, resum, sum_parts
+from taco.comm.numerics import decode_parts, encode_stacks, mix_seed, resum_stacks, rows, sum_parts
 
 
 def all_reduce(path: str, links: Links, coder: Coder, flats: Sequence[Tensor], world_size: int, seed: int) -> Tensor:
@@ -37,8 +37,8 @@ def all_reduce(path: str, links: Links, coder: Coder, flats: Sequence[Tensor], w
 
 def _one_shot(links: Links, coder: Coder, flats: Sequence[Tensor], seed: int) -> Tensor:
     """encode [numel] -> all-gather [N, P] -> decode and sum [numel]."""
-    packets = [coder.encode(flat, seed=mix_seed(seed, r)) for r, flat in zip(links.ranks, flats, strict=True)]
-    gathered = links.world.all_gather(packets)[0]
+    packets = coder.encode_rows(rows(flats), [mix_seed(seed, r) for r in links.ranks])
+    gathered = links.world.all_gather(list(packets))[0]
     return sum_parts(coder, gathered, flats[0].numel(), flats[0].dtype)
 
 
@@ -46,19 +46,14 @@ def _two_shot(links: Links, coder: Coder, parts: Sequence[Sequence[Tensor]], siz
     """encode [N, P] -> all-to-all [N, P] -> sum and encode [P] -> all-gather: uint8 [N, P], chunk i in row i."""
     dtype, slot = parts[0][0].dtype, slot_bytes(coder, sizes, parts[0][0].dtype)
     received = _exchange(links, coder, parts, slot, seed)
-    sums = [
-        resum(coder, coder, packets, sizes[r], dtype, slot, mix_seed(seed, r, 1))
-        for r, packets in zip(links.ranks, received, strict=True)
-    ]
+    own = [sizes[r] for r in links.ranks]
+    sums = resum_stacks(coder, received, own, dtype, slot, [mix_seed(seed, r, 1) for r in links.ranks])
     return links.world.all_gather(sums)[0]
 
 
 def _exchange(links: Links, coder: Coder, parts: Sequence[Sequence[Tensor]], slot: int, seed: int) -> list[Tensor]:
     """Part i of each played rank goes to rank i: uint8 [N, slot] for each played rank."""
-    stacks = [
-        encode_parts(coder, shards, slot, mix_seed(seed, r)) for r, shards in zip(links.ranks, parts, strict=True)
-    ]
-    return links.world.all_to_all(stacks)
+    return links.world.all_to_all(encode_stacks(coder, parts, slot, [mix_seed(seed, r) for r in links.ranks]))
 
 
 def reduce_scatter(
@@ -75,7 +70,8 @@ def reduce_scatter(
 def all_gather(links: Links, coder: Coder, parts: Sequence[Tensor], sizes: Sequence[int], seed: int) -> list[Tensor]:
     """parts[i]: played rank i's tensor -> [sizes[r]] of every rank r, the same on every rank."""
     dtype, slot = parts[0].dtype, slot_bytes(coder, sizes, parts[0].dtype)
-    packets = [encode_parts(coder, [x], slot, mix_seed(seed, r))[0] for r, x in zip(links.ranks, parts, strict=True)]
+    stacks = encode_stacks(coder, [[x] for x in parts], slot, [mix_seed(seed, r) for r in links.ranks])
+    packets = [stack[0] for stack in stacks]
     return decode_parts(coder, links.world.all_gather(packets)[0], sizes, dtype)
 
 

@@ -23,7 +23,7 @@ from taco.codec import coder as make_coder
 from taco.codec.base import Coder
 from taco.comm.layout import slot_bytes
 from taco.comm.links import Link, Links
-from taco.comm.numerics import encode_parts, inner_codec, mix_seed, resum, sum_parts
+from taco.comm.numerics import encode_stacks, inner_codec, mix_seed, resum, resum_stacks, sum_parts
 
 Parts = Sequence[Sequence[Tensor]]
 
@@ -32,10 +32,8 @@ def all_reduce(links: Links, coder: Coder, parts: Parts, sizes: Sequence[int], s
     """parts[i][r]: chunk r of played rank i -> packets of all sums, uint8 [N, P], chunk r in row r."""
     dtype, slot = parts[0][0].dtype, slot_bytes(coder, sizes, parts[0][0].dtype)
     intra, inter = _levels(links)
-    sums = [
-        resum(coder, coder, packets, sizes[r], dtype, slot, mix_seed(seed, r, 2))
-        for r, packets in zip(links.ranks, _to_owners(links, coder, parts, sizes, seed), strict=True)
-    ]
+    owned, own = _to_owners(links, coder, parts, sizes, seed), [sizes[r] for r in links.ranks]
+    sums = resum_stacks(coder, owned, own, dtype, slot, [mix_seed(seed, r, 2) for r in links.ranks])
     places = [packets.view(-1) for packets in inter.all_gather(sums)]  # [n * P]
     gathered = intra.all_gather(places)[0]  # [g, n * P]
     return gathered.view(len(gathered), -1, slot).transpose(0, 1).reshape(-1, slot)
@@ -60,9 +58,7 @@ def _to_owners(links: Links, coder: Coder, parts: Parts, sizes: Sequence[int], s
     dtype, inner = parts[0][0].dtype, make_coder(inner_codec(coder.config))
     slot, inner_slot = slot_bytes(coder, sizes, dtype), slot_bytes(inner, sizes, dtype)
     intra, inter = _levels(links)
-    stacks = [
-        encode_parts(inner, chunks, inner_slot, mix_seed(seed, r)) for r, chunks in zip(links.ranks, parts, strict=True)
-    ]
+    stacks = encode_stacks(inner, parts, inner_slot, [mix_seed(seed, r) for r in links.ranks])
     received = intra.all_to_all([_by_place(stack, links.node_size) for stack in stacks])
     node_sums = [
         _sum_node(coder, inner, packets, sizes, dtype, slot, place=r % links.node_size, seed=mix_seed(seed, r, 1))

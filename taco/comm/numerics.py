@@ -48,13 +48,40 @@ def _fill(packets: Sequence[Tensor], slot: int) -> Tensor:
     return out
 
 
-def encode_parts(coder: Coder, parts: Sequence[Tensor], slot: int, seed: int) -> Tensor:
-    """Encode each part (any shape) as its own packet: uint8 [len(parts), slot]."""
-    seeds = [mix_seed(seed, i) for i in range(len(parts))]
-    if len({part.numel() for part in parts}) == 1:
-        packets = coder.encode_rows(torch.stack([part.reshape(-1) for part in parts]), seeds)
-        return packets if packets.shape[1] == slot else _fill(list(packets), slot)
-    return _fill([coder.encode(part, seed=s) for part, s in zip(parts, seeds, strict=True)], slot)
+def rows(parts: Sequence[Tensor]) -> Tensor:
+    """Parts of one size (any shape) as [len(parts), numel]: a view where they lie one behind another, else a copy."""
+    flat = [part.reshape(-1) for part in parts]
+    first, numel = flat[0], flat[0].numel()
+    behind = (first.data_ptr() + i * numel * first.itemsize for i in range(len(flat)))
+    if all(part.is_contiguous() and part.data_ptr() == at for part, at in zip(flat, behind, strict=True)):
+        same = len({part.untyped_storage().data_ptr() for part in flat}) == 1
+        if same or len(flat) == 1:
+            return first.as_strided((len(flat), numel), (numel, 1))
+    return torch.stack(flat)
+
+
+def encode_stacks(coder: Coder, parts: Sequence[Sequence[Tensor]], slot: int, seeds: Sequence[int]) -> list[Tensor]:
+    """parts[i]: what played rank i sends to each rank, seeds[i] its seed -> uint8 [len(parts[i]), slot] a rank."""
+    flat = [part for shards in parts for part in shards]
+    each = [mix_seed(seed, i) for seed, shards in zip(seeds, parts, strict=True) for i in range(len(shards))]
+    return list(_encode_each(coder, flat, slot, each).split([len(shards) for shards in parts]))
+
+
+def _encode_each(coder: Coder, parts: Sequence[Tensor], slot: int, seeds: Sequence[int]) -> Tensor:
+    """Each part (any shape) as its own packet, uint8 [len(parts), slot]; parts of one size are encoded in one go."""
+    by_size: dict[int, list[int]] = {}
+    for i, part in enumerate(parts):
+        by_size.setdefault(part.numel(), []).append(i)
+    coded = {
+        size: coder.encode_rows(rows([parts[i] for i in where]), [seeds[i] for i in where])
+        for size, where in by_size.items()
+    }
+    if len(coded) == 1 and (packets := next(iter(coded.values()))).shape[1] == slot:
+        return packets
+    out = torch.zeros(len(parts), slot, dtype=torch.uint8, device=parts[0].device)
+    for size, where in by_size.items():
+        out[where, : coded[size].shape[1]] = coded[size]
+    return out
 
 
 def _used(packets: Tensor, coder: Coder, numel: int, dtype: torch.dtype) -> Tensor:
@@ -93,3 +120,17 @@ def resum(
         assert isinstance(target, GroupCoder)
         packet = source.sum_into(target, packets, numel, seed=seed)
     return _fill([packet], slot)[0]
+
+
+def resum_stacks(
+    coder: Coder, received: Sequence[Tensor], sizes: Sequence[int], dtype: torch.dtype, slot: int, seeds: Sequence[int]
+) -> list[Tensor]:
+    """`resum` of the packets [N, slot] of each played rank, sizes[i] elements with seeds[i]: uint8 [slot] a rank."""
+    numel = sizes[0]
+    if numel == 0 or len(set(sizes)) > 1:
+        return [
+            resum(coder, coder, packets, size, dtype, slot, seed)
+            for packets, size, seed in zip(received, sizes, seeds, strict=True)
+        ]
+    packets = _used(torch.stack(list(received)), coder, numel, dtype)
+    return list(_fill(list(coder.decode_sum_encode_rows(packets, numel, dtype, seeds)), slot))

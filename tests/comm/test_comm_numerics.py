@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from taco.codec import coder
 from taco.codec.wire import group_layout
 from taco.comm.layout import chunk_sizes, slot_bytes
-from taco.comm.numerics import inner_codec, resum
+from taco.comm.numerics import inner_codec, resum, rows
 from taco.config import GroupCodec
 from taco.recipes import PRESETS, preset
 
@@ -201,3 +201,15 @@ def test_zeros_subnormals_and_tiny_values(algorithm: str) -> None:
             y = comm.all_reduce([torch.full((300,), value)] * 4)
             assert y.isfinite().all()
             assert (y.abs() <= 4 * abs(value) * 2.5 + 1e-37).all()
+
+
+def test_rows_are_a_view_of_parts_that_lie_one_behind_another() -> None:
+    x = torch.arange(24.0)
+    view = rows(x.view(4, 6).unbind())
+    assert view.data_ptr() == x.data_ptr()
+    assert torch.equal(view, x.view(4, 6))
+    assert rows([x[4:10]]).data_ptr() == x[4:].data_ptr()
+    for parts in ([x[:6], x[12:18]], [x[:6], x[:6]], [x[6:12], x[:6]], [x[:6], torch.arange(6.0)], [x[::2], x[1::2]]):
+        copy = rows(parts)
+        assert torch.equal(copy, torch.stack(parts))
+        assert copy.data_ptr() != x.data_ptr()

@@ -183,6 +183,14 @@ def test_near_zero_is_decided_by_the_weaker_role(backward: float, verdict: str, 
     assert judge("near-zero", tmp_path, rows).verdict == verdict
 
 
+@pytest.mark.parametrize(("last", "verdict"), [(0.3, HOLDS), (0.1, FAILS), (math.nan, UNTESTABLE)])
+def test_error_growth(last: float, verdict: str, tmp_path: Path):
+    first = 0.2 if last == last else math.nan
+    rows = seeds(loss("taco", 0.1) | {"first_quarter_pct": first, "last_quarter_pct": last})
+    assert judge("error-growth", tmp_path, rows).verdict == verdict
+    assert judge("error-growth", tmp_path, rows[:2]).verdict == UNTESTABLE
+
+
 @pytest.mark.parametrize(("delta", "verdict"), [(0.25, HOLDS), (0.26, FAILS), (math.nan, UNTESTABLE)])
 def test_three_d(delta: float, verdict: str, tmp_path: Path):
     rows = seeds({"compressed": "tp+dp+pp", "delta_pct": delta, "wire_ratio": 2.0}, {"compressed": "tp"})

@@ -127,12 +127,12 @@ def _band_words(band: float) -> str:
     return "no second seed gives a noise band" if math.isnan(band) else f"seeds alone differ by {band:.2f}%"
 
 
-def _judge_loss(claim: Claim, value: float, words: str, rows: list[Cells]) -> Verdict:
-    """A change of the loss by a fraction of a percent is a verdict only when enough seeds show it."""
+def _judge_losses(ok: bool, value: float, words: str, rows: list[Cells]) -> Verdict:
+    """Losses move by fractions of a percent for any reason: a verdict needs enough seeds."""
     seeds = len({r["seed"] for r in rows})
     if seeds < MIN_SEEDS:
         return Verdict(UNTESTABLE, f"{words}; {seeds} of the {MIN_SEEDS} seeds that a verdict needs", value, rows)
-    return _judge(value <= claim.threshold, value, words, rows)
+    return _judge(ok, value, words, rows)
 
 
 def near_lossless(claim: Claim, tables: Tables) -> Verdict:
@@ -144,7 +144,7 @@ def near_lossless(claim: Claim, tables: Tables) -> Verdict:
     words = f"largest change {value:+.3f}% over {len(rows)} pairs of runs; {_band_words(band)}"
     if claim.threshold < value <= band:
         return Verdict(UNTESTABLE, words + ", more than the change", value, rows)
-    return _judge_loss(claim, value, words, rows)
+    return _judge_losses(value <= claim.threshold, value, words, rows)
 
 
 def better_than_tahquant(claim: Claim, tables: Tables) -> Verdict:
@@ -176,7 +176,7 @@ def error_growth(claim: Claim, tables: Tables) -> Verdict:
         f"the distance of the training loss to the baseline is {value:.1f} times as large in the last quarter as in "
         "the first; this is over steps, layers are not separated, and any two runs of training drift apart"
     )
-    return _judge(value > claim.threshold, value, words, rows)
+    return _judge_losses(value > claim.threshold, value, words, rows)
 
 
 def three_d(claim: Claim, tables: Tables) -> Verdict:
@@ -187,7 +187,7 @@ def three_d(claim: Claim, tables: Tables) -> Verdict:
     worst = max(rows, key=lambda r: number(r["delta_pct"]))
     value = number(worst["delta_pct"])
     words = f"it trains; largest change {value:+.3f}% at {number(worst['wire_ratio']):.2f} times fewer bytes"
-    return _judge_loss(claim, value, words, rows)
+    return _judge_losses(value <= claim.threshold, value, words, rows)
 
 
 # --- what tensors look like and what codecs keep ------------------------------------------------------

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from taco.config import ConfigError, Model, require
-from taco.models import build
+from taco.models.factory import build
 from taco.models.hf_config import config_from_hf, config_to_hf
 from taco.models.layers import HEAD
 

@@ -9,7 +9,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausa
 
 from taco import models
 from taco.config import ConfigError
-from taco.models.hf import config_from_hf, load_hf, save_hf
+from taco.models import load_hf, save_hf
+from taco.models.hf import config_from_hf
 from taco.recipes import MODELS
 
 TOKENS = torch.arange(48).view(2, 24) * 11 % 61

@@ -24,7 +24,7 @@ from taco.config import (
     run_from_dict,
     to_dict,
 )
-from taco.recipes import EXPERIMENTS, PRESETS, RUNS, preset
+from taco.recipes import EXPERIMENTS, PRESETS, RUNS, policy, preset
 
 TINY = Model(name="tiny", arch="gpt", layers=2, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=64, max_seq=32)
 
@@ -153,3 +153,14 @@ def test_incomplete_run_is_refused(data):
 def test_unknown_preset_lists_the_known_ones():
     with pytest.raises(ConfigError, match="sdp4bit-gradient"):
         preset("tacco")
+
+
+def test_a_policy_takes_codecs_of_ones_own():
+    mine = GroupCodec(name="mine", payload="int4", group=64)
+    chosen = policy(tp=mine, pp_backward="int8")
+    assert (chosen.tp_forward, chosen.tp_backward, chosen.pp_backward) == (mine, mine, preset("int8"))
+
+
+def test_a_misspelt_role_is_named():
+    with pytest.raises(ConfigError, match=r"role tp_foward; need one of tp_forward, "):
+        policy(tp_foward="int8")

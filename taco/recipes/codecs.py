@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from taco.config import (
     NONE,
+    ROLES,
     AsymmetricCodec,
     CastCodec,
     Codec,
@@ -12,6 +13,7 @@ from taco.config import (
     Policy,
     TahQuantCodec,
     TensorCodec,
+    require,
 )
 from taco.recipes.names import by_name
 
@@ -52,16 +54,20 @@ def preset(name: str) -> Codec:
     return PRESETS[name]
 
 
-def policy(*, tp: str = "none", dp: str = "none", pp: str = "none", min_bytes: int = 0, **roles: str) -> Policy:
-    """A Policy from preset names.
+def policy(
+    *, tp: str | Codec = "none", dp: str | Codec = "none", pp: str | Codec = "none", min_bytes: int = 0, **roles
+) -> Policy:
+    """A Policy from names of presets, or codecs of your own.
 
-    tp, pp: both directions. dp: a preset for gradients, or 'sdp4bit' for its weight and gradient codecs.
-    roles: a preset for one role, e.g. tp_backward='int4'.
+    tp, pp: both directions. dp: for gradients, or 'sdp4bit' for its weight and gradient codecs.
+    roles: for one role, e.g. tp_backward='int4'. Raises `ConfigError` for an unknown name or role.
     """
+    unknown = sorted(set(roles) - set(ROLES))
+    require(not unknown, f"role {', '.join(unknown)}", f"one of {', '.join(ROLES)}", "a message has one of these roles")
     chosen = {"tp_forward": tp, "tp_backward": tp, "pp_forward": pp, "pp_backward": pp, "dp_gradient": dp}
     if pp == "tahquant":
         chosen["pp_backward"] = "tahquant-backward"
     if dp == "sdp4bit":
         chosen |= {"dp_gradient": "sdp4bit-gradient", "dp_weight": "sdp4bit-weight"}
     chosen |= roles
-    return Policy(min_bytes=min_bytes, **{role: preset(name) for role, name in chosen.items()})
+    return Policy(min_bytes=min_bytes, **{role: c if isinstance(c, Codec) else preset(c) for role, c in chosen.items()})

@@ -123,19 +123,16 @@ def parallelize(
 
     Parameters become DTensors; parameters without a style are replicated; tied parameters stay tied. The input
     (tokens [batch, seq]) is the same on every rank. With `loss_parallel` the head gives this rank's vocabulary shard
-    (for `vocab_parallel_cross_entropy`), otherwise all logits. With `sequence_parallel` seq is a multiple of the mesh.
+    (for `vocab_parallel_cross_entropy`), otherwise all logits, which a loss inside the model needs. With
+    `sequence_parallel` seq is a multiple of the mesh.
     The communicators are `model.tensor_comm`.
 
     comm: communicators to use instead of new ones from policy, meter, observer, node_size and seed.
     src_data_rank: whose weights count (they are broadcast); None: every rank already has the same ones.
-    Raises ConfigError for a plan that matches nothing, sizes that do not divide, and a model without a plan.
+    Raises ConfigError for a plan that matches nothing, sizes that do not divide, a model without a plan or already
+    sharded, a mesh of several dimensions, and a policy that is none.
     """
-    require(
-        not (sequence_parallel and plan is None and hasattr(getattr(model, "config", None), "model_type")),
-        "sequence_parallel on a Hugging Face model",
-        "sequence_parallel=False, or a plan= and explicit position_ids",
-        "it derives positions from the length of the sequence shard",
-    )
+    _check_arguments(model, mesh, policy, sequence_parallel and plan is None)
     if comm is None:
         comm = TensorComm.build(mesh, policy, meter=meter, observer=observer, node_size=node_size, seed=seed)
     check_heads(model, mesh.size())
@@ -158,6 +155,33 @@ def parallelize(
             module.comm_name = name
     model.tensor_comm = comm
     return model
+
+
+def _check_arguments(model: nn.Module, mesh: DeviceMesh, policy: Policy, shards_sequences: bool) -> None:
+    require(
+        isinstance(policy, Policy),
+        f"policy {policy!r}",
+        "a Policy, e.g. taco.recipes.policy(tp='int8')",
+        "it names a codec per role",
+    )
+    require(
+        mesh.ndim == 1,
+        f"a mesh of {mesh.ndim} dimensions {mesh.mesh_dim_names}",
+        "one of them, e.g. mesh['tp']",
+        "a layer is sharded over one group of ranks",
+    )
+    require(
+        not hasattr(model, "tensor_comm"),
+        f"{type(model).__name__} that is already parallel",
+        "a model with whole parameters",
+        "a share is not sharded again",
+    )
+    require(
+        not (shards_sequences and hasattr(getattr(model, "config", None), "model_type")),
+        "sequence_parallel on a Hugging Face model",
+        "sequence_parallel=False, or a plan= and explicit position_ids",
+        "it derives positions from the length of the sequence shard",
+    )
 
 
 def check_heads(model: nn.Module, ways: int) -> None:

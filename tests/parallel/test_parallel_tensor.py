@@ -200,6 +200,12 @@ def errors_body(rank: int, world_size: int) -> None:
         parallelize(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=32, n_head=4, vocab_size=64)), mesh, Policy())
     with pytest.raises(ConfigError, match="sequence_parallel on a Hugging Face model"):
         parallelize(tiny_qwen2(), mesh, Policy(), sequence_parallel=True)
+    with pytest.raises(ConfigError, match=r"policy 'int8'; need a Policy"):
+        parallelize(build(GPT), mesh, "int8")
+    with pytest.raises(ConfigError, match=r"a mesh of 2 dimensions .*need one of them"):
+        parallelize(build(GPT), init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp")), Policy())
+    with pytest.raises(ConfigError, match="GPT that is already parallel"):
+        parallelize(parallelize(build(GPT), mesh, Policy()), mesh, Policy())
 
 
 def test_bad_plans_and_models_are_named() -> None:

@@ -6,7 +6,7 @@ y = int8.decode(packet, x.numel(), x.dtype).view_as(x)
 """
 
 from taco.codec.base import Coder
-from taco.codec.factory import coder
+from taco.codec.factory import coder, register
 from taco.codec.fit import Fit, fit
 
-__all__ = ["Coder", "Fit", "coder", "fit"]
+__all__ = ["Coder", "Fit", "coder", "fit", "register"]

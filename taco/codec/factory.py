@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
 from functools import lru_cache
 
 from taco.codec.asymmetric import AsymmetricCoder
@@ -9,7 +10,16 @@ from taco.codec.base import Coder
 from taco.codec.baselines import CastCoder, NoCoder, TensorCoder
 from taco.codec.group import GroupCoder
 from taco.codec.tahquant import TahQuantCoder
-from taco.config import AsymmetricCodec, CastCodec, Codec, GroupCodec, NoCodec, TahQuantCodec, TensorCodec
+from taco.config import (
+    CODEC_CLASSES,
+    AsymmetricCodec,
+    CastCodec,
+    Codec,
+    GroupCodec,
+    NoCodec,
+    TahQuantCodec,
+    TensorCodec,
+)
 
 _CODERS: dict[type[Codec], type[Coder]] = {
     NoCodec: NoCoder,
@@ -18,6 +28,7 @@ _CODERS: dict[type[Codec], type[Coder]] = {
     AsymmetricCodec: AsymmetricCoder,
     TahQuantCodec: TahQuantCoder,
 }
+_OURS = frozenset({GroupCodec, *_CODERS})
 BACKENDS = ("auto", "reference", "cuda")
 
 
@@ -33,5 +44,26 @@ def coder(config: Codec, backend: str = "auto") -> Coder:
     if type(config) is GroupCodec:
         return GroupCoder(config, backend)
     if type(config) not in _CODERS:
-        raise ValueError(f"got {config!r}; need a codec of taco.config; because coders are chosen by its class")
+        raise ValueError(
+            f"got {config!r}; need a codec, e.g. taco.recipes.preset('int8'); because its class chooses the coder"
+        )
     return _CODERS[type(config)](config)
+
+
+def register(config_class: type[Codec], coder_class: type[Coder]) -> None:
+    """Let codecs of `config_class`, a frozen dataclass of yours, be coded by `coder_class(config)` everywhere.
+
+    Then communicators, policies and measurements take them, and runs in JSON name the class as a codec's 'type'. Every
+    process registers, before its first use. Raises `ValueError` for other classes and for names that are ours.
+    """
+    ok = isinstance(config_class, type) and issubclass(config_class, Codec) and is_dataclass(config_class)
+    if not ok or not (isinstance(coder_class, type) and issubclass(coder_class, Coder)):
+        raise ValueError(
+            f"got {config_class!r} with {coder_class!r}; need a dataclass below taco.config.Codec and a class below "
+            "taco.codec.Coder; because the one chooses the other"
+        )
+    if config_class.__name__ in {c.__name__ for c in _OURS}:
+        raise ValueError(f"got {config_class.__name__}; need another name; because that codec is taco's own")
+    _CODERS[config_class] = coder_class
+    CODEC_CLASSES[config_class.__name__] = config_class
+    coder.cache_clear()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -43,15 +43,19 @@ class Fit:
     """
 
     codec: Codec
-    table: tuple[dict, ...]
+    table: tuple[dict, ...] = field(repr=False)
 
 
-def fit(tensors: Sequence[Tensor], target_db: float, candidates: Sequence[Codec] | None = None) -> Fit:
+def fit(
+    tensors: Iterable[Tensor] | Mapping[str, Tensor], target_db: float, candidates: Sequence[Codec] | None = None
+) -> Fit:
     """The codec with the fewest bytes among those that keep every tensor at `target_db` dB or better.
 
-    tensors: captured messages, fp32/bf16/fp16. Equal bytes: the higher SQNR wins.
+    tensors: captured messages, fp32/bf16/fp16, or a mapping of names to them, as `safetensors.torch.load_file` reads
+    the file of `taco train --capture`. Equal bytes: the higher SQNR wins.
     Raises `ConfigError` if there are no tensors or no candidate reaches the target.
     """
+    tensors = list(tensors.values() if isinstance(tensors, Mapping) else tensors)
     if not tensors or not all(t.numel() for t in tensors):
         raise ConfigError(
             f"got {len(tensors)} tensors or an empty one; need captured messages; "

@@ -89,6 +89,13 @@ def test_fit_measures_the_other_axis_and_does_not_choose_it():
     assert {r["axis"] for r in one_dimensional} == {"last"}
 
 
+def test_fit_takes_named_tensors_and_prints_short():
+    named = {"a": randn(4096), "b": randn(512)}
+    chosen = fit(named, 31.0)
+    assert chosen == fit(list(named.values()), 31.0) == fit(iter(named.values()), 31.0)
+    assert "table" not in repr(chosen)
+
+
 def test_fit_takes_other_candidates_and_says_when_none_will_do():
     candidates = [PRESETS[n] for n in ("int4", "fp8", "tahquant")]
     assert fit([randn(4096)], 30.0, candidates).codec == PRESETS["fp8"]

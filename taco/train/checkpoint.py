@@ -66,7 +66,7 @@ def newest(root: Path, run: Run) -> int | None:
         raise CheckpointError(f"got {folder} of version {version}; need version {VERSION}; because the layout differs")
     if config != json.loads(json.dumps(to_dict(run))):
         raise CheckpointError(
-            f"got {folder} of another run ({_differences(config, to_dict(run))}); "
+            f"got {folder} of another run ({differences(config, to_dict(run))}); "
             "need a checkpoint of this configuration; "
             "because resuming would continue with another model (--force starts the run again, --out puts it elsewhere)"
         )
@@ -80,12 +80,12 @@ def newest(root: Path, run: Run) -> int | None:
     return found[-1]
 
 
-def _differences(old: Any, new: Any, where: str = "") -> str:
+def differences(old: Any, new: Any, where: str = "") -> str:
     """The first few fields in which two configurations differ, for an error message."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return f"{where}: {old!r} there, {new!r} here" if old != new else ""
     keys = dict.fromkeys([*old, *new])
-    found = [_differences(old.get(k), new.get(k), f"{where}.{k}" if where else k) for k in keys]
+    found = [differences(old.get(k), new.get(k), f"{where}.{k}" if where else k) for k in keys]
     return "; ".join([text for text in found if text][:3])
 
 

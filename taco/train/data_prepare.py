@@ -104,7 +104,7 @@ def _new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
 def _may_replace(out: Path, overwrite: bool) -> bool:
     """Whether something is at `out`; DataError if so and overwrite was not asked for."""
     used = out.exists() and (not out.is_dir() or any(out.iterdir()))
-    check(overwrite or not used, f"existing {out}", "a new or empty folder, or overwrite", "it would be replaced")
+    check(overwrite or not used, f"existing {out}", "a new or empty folder, or --overwrite", "it would be replaced")
     return used
 
 

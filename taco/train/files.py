@@ -52,9 +52,11 @@ def _is_finished(run: Run, files: Files, options: Options) -> bool:
     """Whether the log of this run is there. Raises `LogError` if another run's is, or one that cannot be read."""
     if not files.log.exists():
         return False
-    if read(files.log).header.get("config") != json.loads(json.dumps(to_dict(run))):
+    config = read(files.log).header.get("config")
+    if config != json.loads(json.dumps(to_dict(run))):
         raise LogError(
-            f"got {files.log} of another configuration; need this run's or none; "
+            f"got {files.log} of another configuration ({checkpoint.differences(config, to_dict(run))}); "
+            "need this run's or none; "
             "because a result is not overwritten (--force does, --out puts the new one elsewhere)"
         )
     require(

@@ -205,5 +205,10 @@ def load(name: str, files: str | Path | None = None) -> Tokenizer:
         f"bytes, {', '.join(PATTERNS)} or bpe:<size>",
         "these are known",
     )
-    check(files is not None, f"tokenizer {name!r} without files", "the folder with its files", "nothing is downloaded")
+    check(
+        files is not None,
+        f"tokenizer {name!r} without files",
+        "the folder with its files (--tokenizer-files)",
+        "nothing is downloaded",
+    )
     return Trained.load(name, Path(files)) if size else _Ranked(name, _find_ranks(name, Path(files)))

@@ -110,7 +110,7 @@ def test_an_existing_folder_is_replaced_only_on_request(tmp_path):
     out.mkdir(parents=True)  # an empty folder is no corpus: workflow tools make it
     prepare([tmp_path / "a.txt"], out, held_out=0.1)
     before = contents(out)
-    with pytest.raises(DataError, match="need a new or empty folder, or overwrite"):
+    with pytest.raises(DataError, match="need a new or empty folder, or --overwrite"):
         prepare([tmp_path / "a.txt"], out, held_out=0.2)
     assert contents(out) == before
     (tmp_path / "bad.txt").write_bytes(b"good\n" * 99_999 + b"\xff\n")
@@ -132,7 +132,7 @@ def test_a_folder_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
         return "0"
 
     monkeypatch.setattr(data_prepare, "sha256", meanwhile)
-    with pytest.raises(DataError, match="need a new or empty folder, or overwrite"):
+    with pytest.raises(DataError, match="need a new or empty folder, or --overwrite"):
         prepare([tmp_path / "a.txt"], out, held_out=0.1)
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["a.txt", "out", "precious"]
 

@@ -107,7 +107,7 @@ def test_finished_run_is_not_run_again_unless_forced(tmp_path, data):
 def test_another_runs_result_is_not_overwritten(tmp_path, data):
     fit(tiny_run(data, steps=3), tmp_path)
     before = log_of(tmp_path).path.read_bytes()
-    with pytest.raises(LogError, match="another configuration"):
+    with pytest.raises(LogError, match=r"another configuration \(train\.steps: 3 there, 4 here\)"):
         fit(tiny_run(data, steps=4), tmp_path)
     assert log_of(tmp_path).path.read_bytes() == before
 

@@ -258,7 +258,11 @@ def test_an_arm_in_one_direction_says_which(codecs: dict, expected: tuple):
 
 def test_command_line_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture):
     assert cli.main(["tables", "accuracy", "--source", "mini", "--results", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path / "mini" / "accuracy.csv")
+    out, err = capsys.readouterr()
+    assert out.strip() == str(tmp_path / "mini" / "accuracy.csv")
+    runs = len(recipes.EXPERIMENTS["accuracy"].runs("mini"))
+    assert err.startswith(f"taco: {runs} of ")
+    assert f"rows have no log in {tmp_path / 'mini'}" in err
 
 
 def test_codecs_are_in_the_order_of_the_presets():

@@ -7,10 +7,11 @@ source does not have keeps its row, with status `missing` and empty numbers.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from taco.paper.table import write_table
+from taco.paper.table import read_table, write_table
 from taco.paper.tables import ablation, measures, training
 from taco.paper.tables.load import experiment, read_logs
 from taco.recipes import EXPERIMENTS, SOURCES
@@ -45,8 +46,16 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the table and print where it is."""
-    print(make(args.experiment, args.source, args.results))
+    """Make the table and print where it is; on stderr how many of its rows have no log."""
+    path = make(args.experiment, args.source, args.results)
+    print(path)
+    rows = read_table(path)
+    missing = sum(row["status"] == "missing" for row in rows)
+    if missing:
+        text = (
+            f"taco: {missing} of {len(rows)} rows have no log in {path.parent} (they need the recipes' own run names)"
+        )
+        print(text, file=sys.stderr)
     return 0
 
 

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from taco.config import Run, require
+from taco.recipes import RUNS
 
 RANKS_PER_CORE = 8
 # what makes NCCL take a slower way between the GPUs of one host
@@ -73,7 +74,8 @@ class World:
 
 
 def command(run_name: str, size: int) -> str:
-    """The command line that starts `size` ranks of a run."""
+    """The command line that starts `size` ranks of a run; RUN stands for the file of one that is no recipe."""
+    run_name = run_name if run_name in RUNS else "RUN"
     taco = "-m taco train" if size > 1 else "python -m taco train"
     return f"torchrun --nproc-per-node {size} {taco} {run_name}" if size > 1 else f"{taco} {run_name}"
 

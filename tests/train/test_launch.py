@@ -8,6 +8,7 @@ import torch
 from taco.config import ConfigError, Data, Model, Parallel, Run
 from taco.models import build
 from taco.models.flops import parameters
+from taco.recipes import RUNS
 from taco.train.launch import BASE_BYTES, World, check_world, command, pick_device, ranks_from, state_bytes, world
 
 MODEL = Model(name="tiny", arch="gpt", layers=4, hidden=64, heads=8, kv_heads=8, ffn=256, vocab=512, max_seq=32)
@@ -41,14 +42,15 @@ def test_garbage_in_the_environment_is_refused():
 
 
 def test_world_that_is_not_the_grid_names_the_command():
-    with pytest.raises(ConfigError, match="torchrun --nproc-per-node 4 -m taco train r") as error:
+    with pytest.raises(ConfigError, match="torchrun --nproc-per-node 4 -m taco train RUN`") as error:
         check_world(_run(tp=2, pp=2), size=1, local_size=1, **MACHINE)
     assert "pp=2 x dp=1 x tp=2" in str(error.value)
-    assert command("r", 1) == "python -m taco train r"
+    name = next(iter(RUNS))
+    assert command(name, 1) == f"python -m taco train {name}"
 
 
 def test_torchrun_for_a_run_of_one_rank_is_refused():
-    with pytest.raises(ConfigError, match="need 1: `python -m taco train r`"):
+    with pytest.raises(ConfigError, match="need 1: `python -m taco train RUN`"):
         check_world(_run(), size=2, local_size=2, **MACHINE)
 
 

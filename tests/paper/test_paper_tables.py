@@ -201,6 +201,14 @@ def test_amdahl_bound_takes_the_fraction_of_the_uncompressed_run(tmp_path: Path)
     assert only(rows, kind="paper")["speedup"] == 1.87
 
 
+def test_a_baseline_from_before_a_field_existed_has_its_default(tmp_path: Path):
+    logs = logs_of(tmp_path, (run("none"), {"tokens_per_s": 500.0}), (run("taco", tp="taco"), {}))
+    del logs.runs["none"].header["config"]["parallel"]["transport"]
+    _, rows = training.scaling(logs)
+    assert only(rows, log="none")["link"] == "auto"
+    assert only(rows, log="taco")["speedup"] == pytest.approx(2.0)
+
+
 def test_one_process_sends_nothing_and_has_no_ratio(tmp_path: Path):
     _, rows = training.scaling(logs_of(tmp_path, (run("one", parallel=Parallel()), {})))
     one = only(rows, log="one")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from taco import log
-from taco.config import ROLES
+from taco.config import ROLES, run_from_dict, to_dict
 from taco.paper.table import Row, number
 from taco.paper.tables.load import Logs, mean, median, missing, provenance, run_config
 
@@ -123,7 +123,10 @@ class Summary:
 
 def summaries(logs: Logs) -> list[Summary]:
     """All runs of an experiment; a measured run's configuration is its log's, a missing one's is the recipe's."""
-    found = [Summary(name, source.header["config"], source) for name, source in logs.runs.items()]
+    # through a Run: a log from before a field existed has that field's default, and is comparable with later logs
+    found = [
+        Summary(name, to_dict(run_from_dict(source.header["config"])), source) for name, source in logs.runs.items()
+    ]
     return found + [Summary(name, run_config(name)) for name in logs.missing_runs]
 
 

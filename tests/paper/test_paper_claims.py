@@ -112,7 +112,7 @@ def test_high_tp(rows: list[dict], verdict: str, tmp_path: Path):
 
 def loss(codec: str, delta: float, band: float = math.nan, model: str = "m", seed: int = 1) -> dict:
     row = {"part": "final", "codec": codec, "model": model, "tp": 2, "delta_pct": delta, "noise_band_pct": band}
-    return row | {"seed": seed}
+    return row | {"seed": seed, "val_loss": 2.0}
 
 
 def seeds(*rows: dict) -> list[dict]:
@@ -193,9 +193,23 @@ def test_error_growth(last: float, verdict: str, tmp_path: Path):
 
 @pytest.mark.parametrize(("delta", "verdict"), [(0.25, HOLDS), (0.26, FAILS), (math.nan, UNTESTABLE)])
 def test_three_d(delta: float, verdict: str, tmp_path: Path):
-    rows = seeds({"compressed": "tp+dp+pp", "delta_pct": delta, "wire_ratio": 2.0}, {"compressed": "tp"})
+    ours = {"compressed": "tp+dp+pp", "delta_pct": delta, "wire_ratio": 2.0, "val_loss": 2.0}
+    rows = seeds(ours, {"compressed": "tp"})
     assert judge("three-d", tmp_path, rows).verdict == verdict
     assert judge("three-d", tmp_path, rows[:2]).verdict == UNTESTABLE
+
+
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_diverged_run_is_not_left_out_of_a_verdict(lost: float, tmp_path: Path):
+    diverged = loss("taco", math.nan, model="n") | {"val_loss": lost}
+    rows = [*seeds(loss("taco", 0.1, 0.05)), loss("none", 0.0, 0.05), diverged]
+    found = judge("near-lossless", tmp_path, rows)
+    assert found.verdict == FAILS
+    assert "1 of 4 compressed runs" in found.reason
+    everywhere = [*rows, loss("none", math.nan, model="n") | {"val_loss": lost}]
+    assert judge("near-lossless", tmp_path, everywhere).verdict == UNTESTABLE
+    threed = [row | {"compressed": "none" if row["codec"] == "none" else "tp+dp+pp", "wire_ratio": 2.0} for row in rows]
+    assert judge("three-d", tmp_path, threed).verdict == FAILS
 
 
 @pytest.mark.parametrize(("passed", "verdict"), [((True, True), HOLDS), ((True, False), FAILS)])

@@ -135,9 +135,22 @@ def _judge_losses(ok: bool, value: float, words: str, rows: list[Cells]) -> Verd
     return _judge(ok, value, words, rows)
 
 
+def _diverged(rows: list[Cells], plain: list[Cells]) -> Verdict | None:
+    """The verdict where compressed runs (`rows`) end without a finite loss: they have no change to judge, and the
+    others' changes do not make up for it. plain: the uncompressed runs of the same experiment."""
+    lost = [r for r in rows if not math.isfinite(number(r["val_loss"]))]
+    words = f"{len(lost)} of {len(rows)} compressed runs end without a finite loss"
+    if lost and len(_finite(plain, "val_loss")) < len(plain):
+        return Verdict(UNTESTABLE, words + ", and so do uncompressed ones", math.nan, lost)
+    return Verdict(FAILS, words, math.nan, lost) if lost else None
+
+
 def near_lossless(claim: Claim, tables: Tables) -> Verdict:
     """Worst change of the validation loss. Above the threshold but inside the seeds' noise nothing can be said."""
-    rows = _finite(tables.rows("accuracy", part="final", codec="taco"), "delta_pct")
+    runs, plain = (tables.rows("accuracy", part="final", codec=codec) for codec in ("taco", "none"))
+    if diverged := _diverged(runs, plain):
+        return diverged
+    rows = _finite(runs, "delta_pct")
     if not rows:
         return _absent("run of taco with its uncompressed twin")
     value, band = max(number(r["delta_pct"]) for r in rows), _band(rows)
@@ -181,7 +194,10 @@ def error_growth(claim: Claim, tables: Tables) -> Verdict:
 
 def three_d(claim: Claim, tables: Tables) -> Verdict:
     """Change of the validation loss with TP, DP and PP compressed at once."""
-    rows = _finite(tables.rows("threed", compressed="tp+dp+pp"), "delta_pct")
+    runs, plain = (tables.rows("threed", compressed=axes) for axes in ("tp+dp+pp", "none"))
+    if diverged := _diverged(runs, plain):
+        return diverged
+    rows = _finite(runs, "delta_pct")
     if not rows:
         return _absent("run with TP, DP and PP compressed and its uncompressed twin")
     worst = max(rows, key=lambda r: number(r["delta_pct"]))

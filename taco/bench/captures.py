@@ -7,6 +7,7 @@ the parts of one collective.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -87,6 +88,11 @@ def by_collective(captured: Iterable[Captured]) -> dict[tuple[str, str], list[li
 
 
 def mean(values: Iterable[float]) -> float:
-    """Arithmetic mean of finite and infinite floats; NaN for none."""
+    """Arithmetic mean of SQNRs in dB; NaN for none.
+
+    Messages that arrived exactly (inf) are left out unless all did: every codec keeps a message of zeros, such as the
+    share of a vocabulary without tokens, and one of them would make every mean infinite.
+    """
     values = list(values)
+    values = [v for v in values if v != math.inf] or values
     return sum(values) / len(values) if values else float("nan")

@@ -37,7 +37,8 @@ def default_candidates() -> tuple[GroupCodec, ...]:
 class Fit:
     """What was chosen, and a row for every candidate.
 
-    Row: codec, axis, bytes_per_element, sqnr_db (of the worst tensor), sqnr_db_mean, meets (the target).
+    Row: codec, axis, bytes_per_element, sqnr_db (of the worst tensor), sqnr_db_mean (without those that arrive
+    exactly, as zeros do), meets (the target).
     axis 'last' groups neighbours in memory; 'first' groups along the first dimension, which a message would have to be
     transposed for: it is measured, and never chosen.
     """
@@ -90,11 +91,12 @@ def _measure(candidate: Coder, axis: str, tensors: Sequence[Tensor]) -> dict | N
     if not tensors:
         return None
     values = [quality.sqnr_db(t, candidate.roundtrip(t)) for t in tensors]
+    inexact = [v for v in values if v != math.inf] or values
     total = sum(candidate.nbytes(t.numel(), t.dtype) for t in tensors)
     return {
         "codec": candidate.config.name,
         "axis": axis,
         "bytes_per_element": total / sum(t.numel() for t in tensors),
         "sqnr_db": min(values),
-        "sqnr_db_mean": sum(values) / len(values),
+        "sqnr_db_mean": sum(inexact) / len(inexact),
     }

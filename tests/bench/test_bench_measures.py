@@ -90,6 +90,19 @@ def test_foreign_files_are_refused(tmp_path):
         captures.read([tmp_path / "b.safetensors"])
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([30.0, math.inf, 40.0], 35.0), ([math.inf, math.inf], math.inf), ([30.0, -math.inf], -math.inf)],
+)
+def test_mean_leaves_out_what_every_codec_keeps(values, expected):
+    assert captures.mean(values) == expected
+    assert math.isnan(captures.mean([*values, math.nan]))
+
+
+def test_mean_of_nothing_is_nan():
+    assert math.isnan(captures.mean([]))
+
+
 # --- synthetic -------------------------------------------------------------------------------------
 
 

@@ -96,6 +96,14 @@ def test_fit_takes_named_tensors_and_prints_short():
     assert "table" not in repr(chosen)
 
 
+def test_fit_does_not_count_zeros_in_a_mean():
+    x = randn(4096)
+    zeros = torch.zeros(4096)
+    with_zeros, without = fit([x, zeros], 31.0), fit([x], 31.0)
+    assert [r["sqnr_db_mean"] for r in with_zeros.table] == [r["sqnr_db_mean"] for r in without.table]
+    assert fit([zeros], 31.0).table[0]["sqnr_db_mean"] == math.inf
+
+
 def test_fit_takes_other_candidates_and_says_when_none_will_do():
     candidates = [PRESETS[n] for n in ("int4", "fp8", "tahquant")]
     assert fit([randn(4096)], 30.0, candidates).codec == PRESETS["fp8"]

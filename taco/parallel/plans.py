@@ -158,12 +158,7 @@ def parallelize(
 
 
 def _check_arguments(model: nn.Module, mesh: DeviceMesh, policy: Policy, shards_sequences: bool) -> None:
-    require(
-        isinstance(policy, Policy),
-        f"policy {policy!r}",
-        "a Policy, e.g. taco.recipes.policy(tp='int8')",
-        "it names a codec per role",
-    )
+    check_policy(policy)
     require(
         mesh.ndim == 1,
         f"a mesh of {mesh.ndim} dimensions {mesh.mesh_dim_names}",
@@ -181,6 +176,16 @@ def _check_arguments(model: nn.Module, mesh: DeviceMesh, policy: Policy, shards_
         "sequence_parallel on a Hugging Face model",
         "sequence_parallel=False, or a plan= and explicit position_ids",
         "it derives positions from the length of the sequence shard",
+    )
+
+
+def check_policy(policy: Policy) -> None:
+    """Raise ConfigError for a codec or a preset's name in place of a Policy."""
+    require(
+        isinstance(policy, Policy),
+        f"policy {policy!r}",
+        "a Policy, e.g. taco.recipes.policy(tp='int8')",
+        "it names a codec per role",
     )
 
 

@@ -25,7 +25,7 @@ from taco.comm import Meter, VirtualCommunicator
 from taco.config import Policy, require
 from taco.parallel.functions import compute_dtype
 from taco.parallel.layers import LocalView, extend, lookup
-from taco.parallel.plans import HEAD, check_heads, matching, module_names
+from taco.parallel.plans import HEAD, check_heads, check_policy, matching, module_names
 
 VIRTUAL_DIM = "virtual_dim"
 
@@ -171,6 +171,22 @@ def _mix(module: nn.Module, mixin: type, **attributes: Any) -> None:
         setattr(module, name, value)
 
 
+def _check_arguments(model: nn.Module, policy: Policy) -> None:
+    check_policy(policy)
+    require(
+        not hasattr(getattr(model, "config", None), "model_type"),
+        f"Hugging Face's {type(model).__name__}",
+        "a model of taco.models (load_hf converts)",
+        "its blocks are called in another way",
+    )
+    require(
+        not (hasattr(model, "virtual_comm") or hasattr(model, "tensor_comm")),
+        f"{type(model).__name__} that is already parallel",
+        "a model that is not",
+        "a share is not shared out again",
+    )
+
+
 def virtual_tp(
     model: nn.Module,
     ways: int,
@@ -182,13 +198,15 @@ def virtual_tp(
     seed: int = 0,
     comm: VirtualComm | None = None,
 ) -> nn.Module:
-    """Let `model` (our GPT or Qwen, or another model with those names) compute as TP = ways would; in place.
+    """Let `model` (GPT or Qwen of taco.models, or one with their names and calls) compute as TP = ways would; in place.
 
     The head returns a tuple of `ways` logits for `virtual_cross_entropy`. The meter counts what one rank would send.
     Parameters stay whole; those that ranks would share out carry the attribute `virtual_dim`, the dim of the shards.
     comm: communicators to use instead of new ones.
-    Raises ConfigError for sizes that `ways` does not divide and for a model without a plan.
+    Raises ConfigError for sizes that `ways` does not divide, a model without a plan, already parallel or of Hugging
+    Face, and a policy that is none.
     """
+    _check_arguments(model, policy)
     names = module_names(model)
     check_heads(model, ways)
     if comm is None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from distributed import run_ranks
 from parallel_cases import GPT, QWEN, batch, gradients, make, policy, train
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from taco.comm import wire_bytes
 from taco.config import ConfigError, Parallel
@@ -111,3 +112,13 @@ def test_observer_sees_every_partial_sum_by_name() -> None:
 def test_sizes_that_do_not_divide_are_named() -> None:
     with pytest.raises(ConfigError, match="heads=8 on 3 ranks"):
         virtual_tp(build(GPT), 3, policy(tp="int8"))
+
+
+def test_what_cannot_be_virtual_is_named() -> None:
+    with pytest.raises(ConfigError, match="policy 'int8'; need a Policy"):
+        virtual_tp(build(GPT), 2, "int8")
+    with pytest.raises(ConfigError, match="GPT that is already parallel"):
+        virtual_tp(virtual_tp(build(GPT), 2, policy()), 2, policy())
+    small = Qwen2Config(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4)
+    with pytest.raises(ConfigError, match=r"Hugging Face's Qwen2ForCausalLM; need a model of taco\.models"):
+        virtual_tp(Qwen2ForCausalLM(small), 2, policy())

@@ -145,8 +145,9 @@ def test_better_than_tahquant(taco: float, tahquant: float, band: float, verdict
     assert found.value == pytest.approx(tahquant - taco)
 
 
-def test_tahquant_is_compared_within_one_model(tmp_path: Path):
-    rows = [loss("taco", 0.1, 0.1), loss("tahquant", 3.0, 0.1, "n")]
+@pytest.mark.parametrize("other", [{"model": "n"}, {"seed": 2}])
+def test_tahquant_is_compared_within_one_model_and_seed(other: dict, tmp_path: Path):
+    rows = [loss("taco", 0.1, 0.1), loss("tahquant", 3.0, 0.1, **other)]
     assert judge("better-than-tahquant", tmp_path, rows).verdict == UNTESTABLE
 
 

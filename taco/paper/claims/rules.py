@@ -162,10 +162,8 @@ def near_lossless(claim: Claim, tables: Tables) -> Verdict:
 
 def better_than_tahquant(claim: Claim, tables: Tables) -> Verdict:
     """Mean difference of the two changes; it must leave the seeds' noise to be a verdict."""
-    taco = {(r["model"], r["tp"]): r for r in _finite(tables.rows("accuracy", part="final", codec="taco"), "delta_pct")}
-    tah = {
-        (r["model"], r["tp"]): r for r in _finite(tables.rows("accuracy", part="final", codec="tahquant"), "delta_pct")
-    }
+    runs = _finite(tables.rows("accuracy", part="final"), "delta_pct")
+    taco, tah = ({(r["model"], r["tp"], r["seed"]): r for r in runs if r["codec"] == c} for c in ("taco", "tahquant"))
     shared = sorted(set(taco) & set(tah))
     if not shared:
         return _absent("pair of runs with taco and tahquant")

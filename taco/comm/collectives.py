@@ -185,7 +185,8 @@ class Communicator(PointToPoint, Collectives):
     observer(role, name, x): called with each tensor about to be sent. seed: base of the seeds of stochastic codecs.
     With a node_size the constructor is collective over the group. Rank-identical results: every rank gets the same
     bits (uncompressed ones in the backend's order of summation; compressed ones in rank order in fp32, cast once).
-    Raises ValueError before anything is sent for bad input, `CommError` when a peer or the backend fails.
+    Without autograd: results carry no gradient (taco.parallel's layers do). Raises ValueError before anything is sent
+    for bad input, `CommError` when a peer or the backend fails.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ from taco.codec.base import Coder
 
 
 def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up."""
     return -(-a // b)
 
 

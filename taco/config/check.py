@@ -17,10 +17,12 @@ def require(ok: bool, got: str, need: str, why: str) -> None:
 
 
 def one_of(name: str, value: Any, allowed: tuple, why: str) -> None:
+    """Raise `ConfigError` unless `value` of field `name` is in `allowed`."""
     require(value in allowed, f"{name}={value!r}", f"one of {', '.join(map(str, allowed))}", why)
 
 
 def at_least(low: int, why: str, **values: Any) -> None:
+    """Raise `ConfigError` unless every field in `values` is an integer (and no bool) >= low."""
     for name, value in values.items():
         require(
             isinstance(value, int) and not isinstance(value, bool) and value >= low,
@@ -31,5 +33,6 @@ def at_least(low: int, why: str, **values: Any) -> None:
 
 
 def positive(why: str, **values: float) -> None:
+    """Raise `ConfigError` unless every field in `values` is a finite number > 0."""
     for name, value in values.items():
         require(0 < value < math.inf, f"{name}={value!r}", "a finite number > 0", why)

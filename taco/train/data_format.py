@@ -42,6 +42,7 @@ def token_dtype(vocab: int) -> str:
 
 
 def sha256(path: Path) -> str:
+    """Hex digest of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -34,7 +34,8 @@ class _Checkpoint:
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self._where: dict = {}
-        if (path / INDEX).is_file():
+        # the whole file first, as transformers: a save into the folder of a sharded checkpoint leaves the old index
+        if (path / INDEX).is_file() and not (path / WEIGHTS).is_file():
             files = sorted(set(json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
         else:
             files = [WEIGHTS]

@@ -83,6 +83,19 @@ def test_sharded_checkpoint_loads_whole_and_by_stage(arch, tmp_path):
     assert torch.equal(tail(head(TOKENS)), whole)
 
 
+def test_weights_saved_over_a_sharded_checkpoint_are_the_ones_that_load(tmp_path):
+    """transformers too reads the whole file before the index."""
+    reference("qwen", tied=True).save_pretrained(tmp_path, max_shard_size="20KB")
+    ours = load_hf(tmp_path)
+    with torch.no_grad():
+        ours.model.norm.weight += 1
+    save_hf(ours, tmp_path)
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    theirs = Qwen2ForCausalLM.from_pretrained(tmp_path)
+    for loaded in (theirs, load_hf(tmp_path)):
+        assert torch.equal(loaded.model.norm.weight, ours.model.norm.weight)
+
+
 @torch.no_grad()
 def test_padded_vocabulary_keeps_the_loss_and_is_cut_at_save(tmp_path):
     """Real GPT-2 logits lie far below zero: rows of zeros would win the softmax, mean rows do not."""

@@ -25,7 +25,7 @@ CAPTURE_LIMIT = 1 << 18
 
 def crest_db(x: Tensor) -> float:
     """20 log10(max|x| / rms(x)) of a tensor [any shape]; nan for an empty or all-zero one."""
-    y = x.detach().flatten().float()
+    y = x.detach().flatten().double()  # squares of large fp32 values are beyond fp32
     rms = y.square().mean().sqrt().item() if y.numel() else 0.0
     return 20 * math.log10(y.abs().max().item() / rms) if rms > 0 else math.nan
 

@@ -24,6 +24,14 @@ def test_crest_factor_of_known_signals():
     assert math.isnan(crest_db(torch.zeros(0)))
 
 
+@pytest.mark.parametrize("size", [1e30, 1e-30])
+def test_crest_factor_of_a_diverging_run_does_not_end_it(size):
+    """Squares beyond fp32, as just before a run diverges, and what it sends then."""
+    assert crest_db(torch.full((8,), size)) == pytest.approx(0.0, abs=1e-6)
+    assert math.isnan(crest_db(torch.tensor([size, math.inf])))
+    assert math.isnan(crest_db(torch.tensor([size, math.nan])))
+
+
 def test_sqnr_is_the_codecs_own_for_the_role():
     x = torch.randn(8, 128, generator=torch.Generator().manual_seed(1))
     watch = Sqnr(Policy(tp_forward=preset("int8")))

@@ -24,16 +24,8 @@ def measure_correctness(source: str, captures: Sequence[Path], out: Path, proven
 
 def checks() -> Iterator[dict]:
     """Rows of the rules that need one process."""
-    identity = correctness_ranks.CHECKS["rank-identity"][0]
-    published = Rule(
-        name="rank-identity",
-        section="collective",
-        statement=identity,
-        check=correctness_collective.published_rank_identity,
-    )
     for subject in correctness_codec.subjects():
-        rules = (*correctness_codec.RULES, *correctness_collective.RULES)
-        for rule in rules if subject.config else (*rules, published):
+        for rule in (*correctness_codec.RULES, *correctness_collective.RULES):
             yield from _row(rule, subject)
 
 

@@ -202,10 +202,3 @@ RULES = (
     _rule("exempt", "Small messages and integers travel exactly", exempt),
     _rule("bad-input", "Bad input is refused before anything is sent", bad_input),
 )
-
-
-def published_rank_identity(s: Subject) -> Outcome:
-    """Rank identity of the authors' two-shot; ours is checked on real processes."""
-    first, *others = published_all_reduce(s, parts_of(4, 4096))
-    same = all(same_bits(first, other) for other in others)
-    return same, "4 ranks as published: every rank decodes every chunk, its own too"

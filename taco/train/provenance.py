@@ -24,11 +24,9 @@ def _git(*arguments: str) -> str:
 
 
 def commit() -> str:
-    """HEAD of this package's repository; of an exported tree what its file `.commit` says; else empty."""
+    """HEAD of this package's repository; where git knows none, what the tree's file `.commit` says; else empty."""
     exported = REPOSITORY / ".commit"
-    if not (REPOSITORY / ".git").exists() and exported.exists():
-        return exported.read_text().strip()
-    return _git("rev-parse", "HEAD")
+    return _git("rev-parse", "HEAD") or (exported.read_text().strip() if exported.exists() else "")
 
 
 def cpu_name() -> str:
@@ -51,14 +49,14 @@ def _transport(here: World) -> str:
 def collect(here: World, seed: int) -> dict:
     """Provenance of what these ranks measure with this seed: JSON data.
 
-    dirty says that tracked files differ from it; date is UTC.
+    dirty says whether tracked files differ from it, None where git cannot tell (an exported tree); date is UTC.
     """
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     gpu = torch.cuda.get_device_name(here.device) if here.device.type == "cuda" else ""
     return {
         "commit": commit(),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")) if _git("rev-parse", "HEAD") else None,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": f"{here.local_size} x {gpu}" if gpu else f"{cpu_name()}, {cores} cores",
         "device": here.device.type,

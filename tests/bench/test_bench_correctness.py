@@ -46,7 +46,9 @@ def test_the_published_semantics_fail_where_they_are_known_to(log: Log) -> None:
         "sum-precision",
         "collective-non-finite",
     }
-    assert {"rank-identity", "deterministic", "zeros"} <= set(rows)
+    assert {"deterministic", "zeros"} <= set(rows)
+    # ranks replayed in one process are identical whatever the code does: no verdict can rest on it
+    assert "rank-identity" not in rows
     assert "0.16 dB" in rows["configuration"]["detail"]
 
 

@@ -78,8 +78,8 @@ def speed(codec: str = "taco", speedup: float = 1.5, **more) -> dict:
     ("rows", "verdict"),
     [
         ([speed(speedup=1.87), speed(speedup=1.1)], HOLDS),
-        ([speed(speedup=1.86)], FAILS),
-        ([speed(speedup=1.99, device="cpu"), speed(speedup=1.2)], FAILS),
+        ([speed(speedup=1.86)], UNTESTABLE),
+        ([speed(speedup=1.99, device="cpu"), speed(speedup=1.2)], UNTESTABLE),
         ([speed(speedup=1.99, device="cpu")], UNTESTABLE),
         ([speed("int8", speedup=1.99)], UNTESTABLE),
         ([speed(speedup=math.nan)], UNTESTABLE),

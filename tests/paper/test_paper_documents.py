@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from taco.codec import coder
+from taco.paper.table import number, read_table
 from taco.recipes import PRESETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,3 +41,18 @@ def test_links_and_named_paths_exist(name: str):
         assert (ROOT / target).exists(), target
     for path in re.findall(r"`((?:taco|tests|envs|corpora|kernels)/[\w./-]*)`", text):
         assert (ROOT / path).exists(), path
+
+
+def test_readme_times_are_those_of_the_logged_table():
+    rows = [r for r in read_table(ROOT / "results" / "logged" / "scaling.csv") if r["status"] == "measured"]
+    cell = {
+        (r["link"], r["codec"]): "{:.0f} ({:.0f} to {:.0f})".format(
+            *(number(r[k]) for k in ("step_ms", "step_ms_q1", "step_ms_q3"))
+        )
+        for r in rows
+    }
+    text = (ROOT / "README.md").read_text()
+    for link, name in (("auto", "NVLink"), ("host", "through host memory"), ("tcp", "loopback TCP")):
+        base = next(r for r in rows if (r["link"], r["codec"]) == (link, "none"))
+        cells = (f"{number(base['comm_fraction']):.2f}", *(cell[link, codec] for codec in ("none", "taco", "int8")))
+        assert f"| {name} | {' | '.join(cells)} |" in text

@@ -209,6 +209,16 @@ def test_a_baseline_from_before_a_field_existed_has_its_default(tmp_path: Path):
     assert only(rows, log="taco")["speedup"] == pytest.approx(2.0)
 
 
+def test_commits_that_are_changed_unsure_or_unknown_are_marked(tmp_path: Path):
+    path = tmp_path / "x.jsonl"
+    for fields, told in (
+        ({}, "0123456789ab"), ({"dirty": True}, "0123456789ab+"), ({"dirty": None}, "0123456789ab?"),
+        ({"commit": ""}, "unknown"),
+    ):  # fmt: skip
+        paper_logs.run_log(tmp_path, run("x"), **fields)
+        assert load.provenance("x", log.read(path))["commit"] == told
+
+
 def test_one_process_sends_nothing_and_has_no_ratio(tmp_path: Path):
     _, rows = training.scaling(logs_of(tmp_path, (run("one", parallel=Parallel()), {})))
     one = only(rows, log="one")

@@ -72,9 +72,13 @@ def _check_run(name: str, found: log.Log) -> None:
 
 
 def provenance(name: str, source: log.Log, label: str = "ours") -> Row:
-    """Provenance columns of a row that `source` measured. Commits of a changed tree end in '+'."""
+    """Provenance columns of a row that `source` measured.
+
+    Commits of a changed tree end in '+', of one that git could not compare in '?'; a log without one says 'unknown'.
+    """
     p = source.header.get("provenance", {})
-    commit = str(p.get("commit", ""))[:12] + ("+" if p.get("dirty") else "")
+    mark = {True: "+", None: "?"}.get(p.get("dirty"), "")
+    commit = str(p["commit"])[:12] + mark if p.get("commit") else "unknown"
     return {
         "kind": "measured", "label": label, "status": "measured", "log": name, "commit": commit,
         "date": p.get("date"), "device": p.get("device"), "hardware": p.get("hardware"),

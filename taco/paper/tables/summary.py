@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -98,6 +99,15 @@ class Summary:
     @property
     def step_ms(self) -> float:
         return median(s.get("step_ms") for s in self._warm())
+
+    @property
+    def step_ms_quartiles(self) -> tuple[float, float]:
+        """First and third quartile of the step time; NaN with fewer than two steps."""
+        times = [number(s["step_ms"]) for s in self._warm()]
+        if len(times) < 2:
+            return math.nan, math.nan
+        low, _, high = statistics.quantiles(times, n=4)
+        return low, high
 
     @property
     def comm_fraction(self) -> float:

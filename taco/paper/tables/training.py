@@ -25,7 +25,8 @@ THREED = (
 )  # fmt: skip
 SCALING = (
     "model", "world_size", "tp", "pp", "dp", "link", "codec", "dp_codec", "pp_codec", "dtype", "step_ms",
-    "tokens_per_s", "speedup", "comm_fraction", "wire_mib_per_step", "wire_ratio", "amdahl_bound", *PROVENANCE,
+    "step_ms_q1", "step_ms_q3", "tokens_per_s", "speedup", "comm_fraction", "wire_mib_per_step", "wire_ratio",
+    "amdahl_bound", *PROVENANCE,
 )  # fmt: skip
 
 
@@ -174,13 +175,15 @@ def _scaling_order(row: Row) -> tuple:
 def _scaling_row(run: Summary, base: Summary | None) -> Row:
     grid = run.config["parallel"]
     ratio = run.wire_ratio(*SENT)
+    low, high = run.step_ms_quartiles
     codecs = {axis: run.codec(axis) for axis in AXES}
     return {
         "model": run.model, "world_size": grid["tp"] * grid["pp"] * grid["dp"], "tp": grid["tp"], "pp": grid["pp"],
         "dp": grid["dp"], "link": grid["transport"],
         "codec": codecs["tp"] if codecs["tp"] != "none" else summary.joined(list(codecs.values())),
         "dp_codec": codecs["dp"], "pp_codec": codecs["pp"], "dtype": run.config["train"]["dtype"],
-        "step_ms": run.step_ms, "tokens_per_s": run.tokens_per_s, "speedup": _speedup(run, base),
+        "step_ms": run.step_ms, "step_ms_q1": low, "step_ms_q3": high, "tokens_per_s": run.tokens_per_s,
+        "speedup": _speedup(run, base),
         "comm_fraction": run.comm_fraction, "wire_mib_per_step": run.wire_mib(*SENT), "wire_ratio": ratio,
         "amdahl_bound": amdahl(base.comm_fraction, ratio) if base else math.nan, **run.provenance(),
     }  # fmt: skip

@@ -2,22 +2,19 @@
 // torch >= 2.10 and every Python. Fake implementations are in taco/codec/cuda.py, the packet layout in taco/codec/wire.py.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
 
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include "ops.h"
-
-// A CPU build of torch does not export it; weak, the library loads there all the same.
-extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device, void** stream);
+#include "stream.h"
 
 namespace {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
-using taco::Dtype;
+using taco::dtype_of;
+using taco::on_device;
 using taco::Payload;
 using taco::Scale;
 using taco::Spec;
@@ -37,46 +34,6 @@ Scale scale_of(const std::string& name) {
   if (name == "bf16") return Scale::kBf16;
   STD_TORCH_CHECK(name == "e8m0", "got scale ", name, "; need fp32, bf16 or e8m0; because these have kernels");
   return Scale::kE8m0;
-}
-
-Dtype dtype_of(ScalarType type) {
-  if (type == ScalarType::Float) return Dtype::kFp32;
-  if (type == ScalarType::BFloat16) return Dtype::kBf16;
-  STD_TORCH_CHECK(type == ScalarType::Half, "got dtype number ", int(type),
-                  "; need float32, bfloat16 or float16; because the codec is defined for those");
-  return Dtype::kFp16;
-}
-
-// Makes a device current for this library's own CUDA runtime, which is linked statically and so is not torch's.
-class DeviceScope {
- public:
-  explicit DeviceScope(int device) {
-    STD_TORCH_CHECK(cudaGetDevice(&previous_) == cudaSuccess && cudaSetDevice(device) == cudaSuccess,
-                    "got CUDA device ", device, " that cannot be used; need a working one; because kernels run on it");
-  }
-  ~DeviceScope() { cudaSetDevice(previous_); }
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-
- private:
-  int previous_ = 0;
-};
-
-// Runs `launch` on the tensor's device and torch's current stream of it.
-template <class Launch>
-void on_device(const Tensor& tensor, Launch launch) {
-  if (tensor.is_cpu()) {
-    launch(Target{false, nullptr});
-    return;
-  }
-  STD_TORCH_CHECK(tensor.is_cuda(), "got a tensor on another device; need cpu or cuda; because the codec has kernels there");
-  STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream != nullptr,
-                  "got a CUDA tensor in a torch without CUDA; need a CUDA build of torch; because kernels run on its stream");
-  DeviceScope scope(tensor.get_device_index());
-  void* stream = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
-  cudaError_t status = launch(Target{true, stream});
-  STD_TORCH_CHECK(status == cudaSuccess, "kernel launch failed: ", cudaGetErrorString(status));
 }
 
 // sections: byte offsets of low plane, high plane (-1: none), scales, alphas (-1: none), then the packet's size.

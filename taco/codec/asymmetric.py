@@ -38,7 +38,8 @@ def ranges(x: Tensor, levels: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tenso
 
     Both are NaN where the group is not finite or its range does not fit `dtype`.
     """
-    low, high = x.amin(0), x.amax(0)
+    # a sum with +0 is +0 for both zeros, of which a minimum may be either
+    low, high = x.amin(0) + 0.0, x.amax(0)
     lo = toward(low, dtype, up=False)
     span = high - lo.float()
     step = (span / levels).clamp(min=reference.SMALLEST_SCALE)

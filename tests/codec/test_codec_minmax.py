@@ -27,6 +27,13 @@ def test_rounding_toward_a_side_is_the_nearest_value_there(dtype):
         assert torch.equal(asymmetric.toward(every, dtype, up=up).float(), every)
 
 
+def test_the_least_of_both_zeros_is_stored_as_plus_zero():
+    for metadata in ("fp16", "bf16", "fp32"):
+        codec = AsymmetricCodec(name="x", group=16, metadata=metadata)
+        packets = coder(codec).encode_rows(torch.tensor([[0.0, -0.0] * 8, [-0.0, 0.0] * 8, [-0.0] * 16]), [0] * 3)
+        assert not packets.any()
+
+
 def test_fp32_metadata_is_kept():
     x = randn(10)
     assert torch.equal(asymmetric.toward(x, torch.float32, up=True), x)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from taco.codec import reference, wire
-from taco.codec.base import Coder
+from taco.codec import minmax_cuda, reference, wire
+from taco.codec.backend import KernelCoder
 from taco.config import AsymmetricCodec
 
 METADATA = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -57,19 +57,21 @@ def quantise(x: Tensor, lo: Tensor, step: Tensor, levels: Tensor) -> Tensor:
     return torch.minimum(torch.round(y).clamp(min=0.0), levels).to(torch.uint8)
 
 
-class AsymmetricCoder(Coder):
+class AsymmetricCoder(KernelCoder):
     """Min/max codec. A short last group is filled with its last element, which keeps its range."""
 
     config: AsymmetricCodec
 
-    def __init__(self, config: AsymmetricCodec) -> None:
-        super().__init__(config)
+    def __init__(self, config: AsymmetricCodec, backend: str = "auto") -> None:
+        super().__init__(config, backend)
         self.align = config.group
 
     def nbytes(self, numel: int, dtype: torch.dtype) -> int:
         return wire.asymmetric_layout(self.config, numel).total
 
     def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
+        if self._on_kernels(rows):
+            return minmax_cuda.encode(rows, self.config)
         config, (count, numel) = self.config, rows.shape
         short = -numel % config.group
         x = reference.columns(torch.cat([rows, rows[:, -1:].expand(-1, short)], 1) if short else rows, config.group)
@@ -80,9 +82,21 @@ class AsymmetricCoder(Coder):
         return wire.asymmetric_layout(config, numel).assemble([*wire.pack_planes(codes, config.bits), *meta], x.device)
 
     def _decode(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        if self._on_kernels(packets):
+            return minmax_cuda.decode_sum(packets[:, None], self.config, numel, dtype)
         config, form = self.config, wire.asymmetric_layout(self.config, numel)
         codes = wire.unpack_planes(wire.payload_sections(packets, form, "payload", config.bits), config.bits)
         kind = METADATA[config.metadata]
         lo, step = (form.section(packets, n).contiguous().view(kind).float().unsqueeze(-1) for n in ("lo", "step"))
         y = lo + codes.reshape(*lo.shape[:2], config.group).float() * step
         return y.view(len(packets), -1)[:, :numel]
+
+    def _sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        if self._on_kernels(packets):
+            return minmax_cuda.decode_sum(packets[None], self.config, numel, dtype)[0]
+        return super()._sum(packets, numel, dtype)
+
+    def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seeds: Sequence[int]) -> Tensor:
+        if self._on_kernels(packets):
+            return minmax_cuda.decode_sum_encode(packets, self.config, numel)
+        return super()._sum_encode(packets, numel, dtype, seeds)

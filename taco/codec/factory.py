@@ -6,6 +6,7 @@ from dataclasses import is_dataclass
 from functools import lru_cache
 
 from taco.codec.asymmetric import AsymmetricCoder
+from taco.codec.backend import KernelCoder
 from taco.codec.base import Coder
 from taco.codec.baselines import CastCoder, NoCoder, TensorCoder
 from taco.codec.group import GroupCoder
@@ -36,8 +37,9 @@ BACKENDS = ("auto", "reference", "cuda")
 def coder(config: Codec, backend: str = "auto") -> Coder:
     """The coder of a codec, one object per (config, backend).
 
-    backend: 'auto' runs CUDA kernels for group codecs on CUDA tensors and plain torch elsewhere; 'reference' runs plain
-    torch on every device; 'cuda' only the kernels. Raises `ValueError` for an unknown backend or configuration class.
+    backend of codecs that have kernels (group, asymmetric): 'auto' runs them on CUDA tensors and plain torch elsewhere;
+    'reference' runs plain torch on every device; 'cuda' only the kernels. The other codecs are plain torch. Raises
+    `ValueError` for an unknown backend or configuration class.
     """
     if backend not in BACKENDS:
         raise ValueError(f"got backend={backend!r}; need one of {', '.join(BACKENDS)}; because those paths exist")
@@ -47,7 +49,8 @@ def coder(config: Codec, backend: str = "auto") -> Coder:
         raise ValueError(
             f"got {config!r}; need a codec, e.g. taco.recipes.preset('int8'); because its class chooses the coder"
         )
-    return _CODERS[type(config)](config)
+    chosen = _CODERS[type(config)]
+    return chosen(config, backend) if issubclass(chosen, KernelCoder) else chosen(config)
 
 
 def register(config_class: type[Codec], coder_class: type[Coder]) -> None:

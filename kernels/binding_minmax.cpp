@@ -1,0 +1,129 @@
+// torch.ops.taco.minmax_*: checks, allocation and dispatch of the min/max codecs on torch's stable ABI. Fake
+// implementations are in taco/codec/minmax_cuda.py, the packet layout in taco/codec/wire.py.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+
+#include "minmax_ops.h"
+#include "stream.h"
+
+namespace {
+
+using taco::dtype_of;
+using taco::Metadata;
+using taco::MinMax;
+using taco::on_device;
+using taco::PacketRows;
+using taco::Target;
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// Offsets of sections one after another, each 16-byte aligned, as wire.layout gives them.
+class Sections {
+ public:
+  int64_t add(int64_t bytes) {
+    int64_t offset = total_;
+    total_ += (bytes + 15) / 16 * 16;
+    return offset;
+  }
+  int64_t total() const { return total_; }
+
+ private:
+  int64_t total_ = 0;
+};
+
+void check_numel(int64_t numel) {
+  STD_TORCH_CHECK(numel >= 0, "got numel ", numel, "; need at least 0; because it counts elements");
+}
+
+MinMax minmax_of(int64_t numel, int64_t bits, int64_t group, int64_t metadata) {
+  check_numel(numel);
+  STD_TORCH_CHECK(bits == 4 || bits == 6 || bits == 8, "got bits ", bits,
+                  "; need 4, 6 or 8; because these have kernels");
+  STD_TORCH_CHECK(group >= 16 && group <= 512 && (group & (group - 1)) == 0, "got group ", group,
+                  "; need a power of two from 16 to 512; because a group lies in the lanes of one warp");
+  STD_TORCH_CHECK(metadata >= 0 && metadata <= 2, "got metadata ", metadata,
+                  "; need 0 (fp16), 1 (bf16) or 2 (fp32); because these have a wire format");
+  MinMax spec{};
+  spec.numel = numel;
+  spec.groups = (numel + group - 1) / group;
+  spec.bits = int(bits);
+  spec.group = int(group);
+  spec.metadata = Metadata(metadata);
+  int64_t codes = spec.groups * group, stored = spec.groups * bytes_of(spec.metadata);
+  Sections sections;
+  spec.low = sections.add(bits == 8 ? codes : codes / 2);
+  spec.high = sections.add(bits == 6 ? codes / 4 : 0);
+  spec.lo = sections.add(stored);
+  spec.step = sections.add(stored);
+  spec.nbytes = sections.total();
+  return spec;
+}
+
+void check_rows(const Tensor& rows) {
+  STD_TORCH_CHECK(rows.dim() == 2 && rows.is_contiguous(), "got rows of ", rows.dim(),
+                  " dimensions; need a contiguous [P, numel]; because each row is one message in flat order");
+}
+
+// packets: uint8 [P, N, nbytes], where rows and packets may lie apart.
+PacketRows packets_of(const Tensor& packets, int64_t nbytes) {
+  bool shaped = packets.scalar_type() == ScalarType::Byte && packets.dim() == 3 && packets.size(2) == nbytes;
+  STD_TORCH_CHECK(shaped && packets.size(1) > 0, "got packets of another dtype or size; need uint8 [P, N >= 1, ",
+                  nbytes, "]; because that is the packet of a message of this size");
+  auto apart = [&](int dim) { return packets.size(dim) == 1 || packets.stride(dim) % 16 == 0; };
+  bool aligned = reinterpret_cast<uintptr_t>(packets.const_data_ptr()) % 16 == 0 && apart(0) && apart(1);
+  STD_TORCH_CHECK(nbytes == 0 || (aligned && packets.stride(2) == 1),
+                  "got packets that are not 16-byte aligned; need contiguous ones at multiples of 16 bytes; because "
+                  "the kernels load words");
+  return {static_cast<const uint8_t*>(packets.const_data_ptr()), packets.size(0), packets.stride(0), packets.size(1),
+          packets.stride(1)};
+}
+
+Tensor minmax_encode(const Tensor& rows, int64_t bits, int64_t group, int64_t metadata) {
+  check_rows(rows);
+  MinMax spec = minmax_of(rows.size(1), bits, group, metadata);
+  spec.dtype = dtype_of(rows.scalar_type());
+  Tensor packets = torch::stable::new_empty(rows, {rows.size(0), spec.nbytes}, ScalarType::Byte);
+  on_device(rows, [&](Target target) {
+    return taco::minmax_encode(spec, target, rows.const_data_ptr(), rows.size(0),
+                               static_cast<uint8_t*>(packets.mutable_data_ptr()));
+  });
+  return packets;
+}
+
+Tensor minmax_decode_sum(const Tensor& packets, int64_t numel, ScalarType dtype, int64_t bits, int64_t group,
+                         int64_t metadata) {
+  MinMax spec = minmax_of(numel, bits, group, metadata);
+  spec.dtype = dtype_of(dtype);
+  PacketRows from = packets_of(packets, spec.nbytes);
+  Tensor out = torch::stable::new_empty(packets, {from.rows, numel}, dtype);
+  on_device(packets, [&](Target target) {
+    return taco::minmax_decode_sum(spec, target, from, out.mutable_data_ptr());
+  });
+  return out;
+}
+
+Tensor minmax_decode_sum_encode(const Tensor& packets, int64_t numel, int64_t bits, int64_t group, int64_t metadata) {
+  MinMax spec = minmax_of(numel, bits, group, metadata);
+  PacketRows from = packets_of(packets, spec.nbytes);
+  Tensor out = torch::stable::new_empty(packets, {from.rows, spec.nbytes});
+  on_device(packets, [&](Target target) {
+    return taco::minmax_decode_sum_encode(spec, target, from, static_cast<uint8_t*>(out.mutable_data_ptr()));
+  });
+  return out;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(taco, m) {
+  m.def("minmax_encode(Tensor rows, int bits, int group, int metadata) -> Tensor");
+  m.def("minmax_decode_sum(Tensor packets, int numel, ScalarType dtype, int bits, int group, int metadata) -> Tensor");
+  m.def("minmax_decode_sum_encode(Tensor packets, int numel, int bits, int group, int metadata) -> Tensor");
+}
+
+#define TACO_MINMAX_IMPL(m)                                  \
+  m.impl("minmax_encode", TORCH_BOX(&minmax_encode));         \
+  m.impl("minmax_decode_sum", TORCH_BOX(&minmax_decode_sum)); \
+  m.impl("minmax_decode_sum_encode", TORCH_BOX(&minmax_decode_sum_encode));
+
+STABLE_TORCH_LIBRARY_IMPL(taco, CPU, m) { TACO_MINMAX_IMPL(m) }
+STABLE_TORCH_LIBRARY_IMPL(taco, CUDA, m) { TACO_MINMAX_IMPL(m) }

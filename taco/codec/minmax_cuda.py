@@ -1,0 +1,75 @@
+"""The min/max codecs' kernels as torch operators: torch.ops.taco.minmax_{encode, decode_sum, decode_sum_encode}.
+
+They equal asymmetric.py bit for bit on CUDA tensors and, compiled from the same source, on CPU tensors; each is one
+launch for all rows. Fake implementations serve torch.compile and opcheck.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from taco.codec import cuda, wire
+from taco.config import AsymmetricCodec
+
+# the numbers of enum Metadata in kernels/range.cuh
+METADATA = {"fp16": 0, "bf16": 1, "fp32": 2}
+
+
+@lru_cache(maxsize=1)
+def load() -> None:
+    """Load the library and register the fakes, once a process. Raises `BuildError` if it is missing or foreign."""
+    cuda.load()
+    torch.library.register_fake("taco::minmax_encode", _fake_encode)
+    torch.library.register_fake("taco::minmax_decode_sum", _fake_decode_sum)
+    torch.library.register_fake("taco::minmax_decode_sum_encode", _fake_decode_sum_encode)
+
+
+def encode(rows: Tensor, config: AsymmetricCodec) -> Tensor:
+    """rows [P, numel] fp32/bf16/fp16 -> P Packets uint8 [P, nbytes] on the same device."""
+    load()
+    return torch.ops.taco.minmax_encode(rows.contiguous(), *_settings(config))
+
+
+def decode_sum(packets: Tensor, config: AsymmetricCodec, numel: int, dtype: torch.dtype) -> Tensor:
+    """packets uint8 [P, N >= 1, nbytes] -> [P, numel] of `dtype`: sums over N in index order, in fp32, rounded once."""
+    load()
+    return torch.ops.taco.minmax_decode_sum(aligned(packets), numel, dtype, *_settings(config))
+
+
+def decode_sum_encode(packets: Tensor, config: AsymmetricCodec, numel: int) -> Tensor:
+    """packets uint8 [P, N >= 1, nbytes], as `encode` makes them -> P Packets uint8 [P, nbytes] of their fp32 sums."""
+    load()
+    return torch.ops.taco.minmax_decode_sum_encode(aligned(packets), numel, *_settings(config))
+
+
+def aligned(packets: Tensor) -> Tensor:
+    """packets uint8 [P, N, nbytes] as they are when each lies at a multiple of 16 bytes, else a contiguous copy."""
+    apart = all(n == 1 or s % wire.ALIGN == 0 for n, s in zip(packets.shape[:2], packets.stride()[:2], strict=True))
+    if apart and packets.stride(2) == 1 and packets.data_ptr() % wire.ALIGN == 0:
+        return packets
+    return packets.clone(memory_format=torch.contiguous_format)
+
+
+def _settings(config: AsymmetricCodec) -> tuple[int, int, int]:
+    return config.bits, config.group, METADATA[config.metadata]
+
+
+def _nbytes(numel: int, bits: int, group: int, metadata: int) -> int:
+    name = next(name for name, number in METADATA.items() if number == metadata)
+    config = AsymmetricCodec(name="operator", bits=bits, group=group, metadata=name)
+    return wire.asymmetric_layout(config, numel).total
+
+
+def _fake_encode(rows: Tensor, bits: int, group: int, metadata: int) -> Tensor:
+    return rows.new_empty(rows.shape[0], _nbytes(rows.shape[1], bits, group, metadata), dtype=torch.uint8)
+
+
+def _fake_decode_sum(packets: Tensor, numel: int, dtype: torch.dtype, bits: int, group: int, metadata: int) -> Tensor:
+    return packets.new_empty(packets.shape[0], numel, dtype=dtype)
+
+
+def _fake_decode_sum_encode(packets: Tensor, numel: int, bits: int, group: int, metadata: int) -> Tensor:
+    return packets.new_empty(packets.shape[0], packets.shape[2])

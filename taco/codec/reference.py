@@ -115,6 +115,13 @@ def apply_signs(z: Tensor, size: int) -> Tensor:
     return (z.view(-1, size, z.shape[1]) * signs(size, z.device)).view(z.shape)
 
 
+def tree_sum(x: Tensor) -> Tensor:
+    """x fp32 [a power of two, n] -> [n]: sums of adjacent pairs, then of pairs of those, and so on."""
+    while len(x) > 1:
+        x = x[0::2] + x[1::2]
+    return x[0]
+
+
 def alphas(x: Tensor, numel: int, payload: str) -> Tensor:
     """The paper's alpha of every group, fp32 [n]: clamp(T / sqrt(mean x^2 + 1e-6), 1e-3, 1e3).
 
@@ -122,13 +129,11 @@ def alphas(x: Tensor, numel: int, payload: str) -> Tensor:
     short last group of a message is divided by its true count.
     """
     group, n = x.shape
-    squares = x * x
-    while len(squares) > 1:
-        squares = squares[0::2] + squares[1::2]
+    squares = tree_sum(x * x)
     count = torch.full((n,), float(group), device=x.device)
     each = -(-numel // group)
     count[each - 1 :: each] = numel - (each - 1) * group
-    mean = squares[0] / count
+    mean = squares / count
     # through double: torch's fp32 square root is not correctly rounded on every CPU, and this one is
     root = torch.sqrt((mean + LAMBDA).double()).float()
     return over(TARGET[payload], root).clamp(ALPHA_LOW, ALPHA_HIGH)

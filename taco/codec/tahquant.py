@@ -4,6 +4,8 @@ Per tile of consecutive channels, padded with zeros at the end of a message:
 
 1. entropy E = -sum p log p, p = |x| / sum|x|; the floor(low_fraction * tiles) tiles of a packet with the lowest E (the
    earlier tile first when equal) get INT3, the others INT4: the paper's second version, which allocates per tile.
+   Each step is one IEEE fp32 operation: sums are trees of adjacent pairs, p is |x| * (1 / sum), and the logarithm is a
+   series, so that E and with it the choice of tiles has the same bits on every device.
 2. m1, m2 = largest and second largest |x|; if m1 >= pivot_ratio * m2 > 0 or m2 = 0 < m1, the pivot swaps places with
    element 0 and the tile is multiplied by the orthonormal Hadamard matrix.
 3. min/max quantisation with fp16 zero and scale, as in asymmetric.py. A tile that is not finite decodes to NaN.
@@ -16,6 +18,7 @@ their width in tile order, so the size of a packet follows from its number of el
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -27,14 +30,31 @@ from taco.codec.base import Coder
 from taco.config import TahQuantCodec
 
 INT3, ROTATED, INDEX = 64, 128, 63
+SQRT_HALF_BITS = 0x3F3504F3  # fp32 sqrt(1/2)
+
+
+def logarithm(x: Tensor) -> Tensor:
+    """x fp32, normal and positive -> log x, with a relative error below 1e-6 and the same bits on every device.
+
+    x = 2^k m with m in [sqrt(1/2), sqrt(2)), t = (m - 1) / (m + 1): log x = k log 2 + 2 (t + t^3/3 + t^5/5 + t^7/7).
+    """
+    bits = x.view(torch.int32)
+    k = (bits - SQRT_HALF_BITS) >> 23
+    m = (bits - (k << 23)).view(torch.float32)
+    t = (m - 1.0) / (m + 1.0)
+    z = t * t
+    series = ((z * (1 / 7) + 1 / 5) * z + 1 / 3) * z + 1.0
+    return k.float() * math.log(2) + (t + t) * series
 
 
 def entropies(x: Tensor) -> Tensor:
-    """x fp32 [tile, n] -> nats [n]; 0 for a tile of zeros, -1 for one that is not finite (it needs no bits)."""
+    """x fp32 [tile, n] -> nats >= 0 [n]; 0 for a tile of zeros, -1 for one that is not finite (it needs no bits)."""
     magnitude = x.abs()
-    p = magnitude / magnitude.sum(0)
-    entropy = -(p * p.clamp(min=reference.SMALLEST_SCALE).log()).sum(0)
-    return torch.where(magnitude.amax(0) == 0, 0.0, entropy.nan_to_num(nan=-1.0))
+    total = reference.tree_sum(magnitude).clamp(min=reference.SMALLEST_SCALE)
+    p = magnitude * reference.over(1.0, total)
+    entropy = -reference.tree_sum(p * logarithm(p.clamp(min=reference.SMALLEST_SCALE)))
+    # rounding can take p above 1, and a maximum with 0 may be either zero
+    return (entropy.clamp(min=0.0) + 0.0).nan_to_num(nan=-1.0)
 
 
 def pivots(x: Tensor, ratio: float) -> tuple[Tensor, Tensor]:

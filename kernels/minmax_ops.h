@@ -34,4 +34,27 @@ cudaError_t minmax_decode_sum(const MinMax& spec, const Target& target, const Pa
 // out: uint8 [packets.rows, nbytes], those sums encoded again.
 cudaError_t minmax_decode_sum_encode(const MinMax& spec, const Target& target, const PacketRows& packets, uint8_t* out);
 
+// TAH-Quant. Offsets are in bytes from the start of a packet; the planes of INT3 are two bits and one.
+struct TahQuant {
+  int64_t numel, tiles;
+  int64_t narrow;  // tiles that get INT3
+  int64_t int3_low, int3_high, int4, head, lo, step, nbytes;
+  int tile;
+  float pivot_ratio, inv_sqrt_tile;
+  Dtype dtype;  // of the tensor side
+};
+
+// Bytes of device memory, 16-byte aligned, that tahquant_encode needs for `rows` messages on the current device.
+int64_t tahquant_scratch_bytes(const TahQuant& spec, const Target& target, int64_t rows);
+
+// x: spec.dtype [rows, numel], aligned to its elements -> packets: uint8 [rows, nbytes]. scratch: not initialised.
+cudaError_t tahquant_encode(const TahQuant& spec, const Target& target, const void* x, int64_t rows, uint8_t* packets,
+                            uint8_t* scratch);
+
+// The most packets that one sum takes: each warp counts tiles for each of them in shared memory.
+constexpr int64_t kTahQuantMaxPackets = 512;
+
+// out: spec.dtype [packets.rows, numel], sums over each row's packets in index order (fp32).
+cudaError_t tahquant_decode_sum(const TahQuant& spec, const Target& target, const PacketRows& packets, void* out);
+
 }  // namespace taco

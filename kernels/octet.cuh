@@ -187,6 +187,7 @@ TACO_HD void load_planes(uint32_t (&bytes)[2], int64_t first, const uint8_t* low
 
 // Zeroes bytes `used` .. align16(used) of a section; worker i of at most 16 takes every workers-th byte.
 TACO_HD void zero_padding(uint8_t* section, int64_t used, int worker, int workers) {
+#pragma unroll 1
   for (int64_t i = used + worker; i < align16(used); i += workers) section[i] = 0;
 }
 

@@ -37,9 +37,9 @@ BACKENDS = ("auto", "reference", "cuda")
 def coder(config: Codec, backend: str = "auto") -> Coder:
     """The coder of a codec, one object per (config, backend).
 
-    backend of codecs that have kernels (group, asymmetric): 'auto' runs them on CUDA tensors and plain torch elsewhere;
-    'reference' runs plain torch on every device; 'cuda' only the kernels. The other codecs are plain torch. Raises
-    `ValueError` for an unknown backend or configuration class.
+    backend of codecs that have kernels (group, min/max, TAH-Quant): 'auto' runs them on CUDA tensors and plain torch
+    elsewhere; 'reference' runs plain torch on every device; 'cuda' only the kernels. The other codecs are plain torch.
+    Raises `ValueError` for an unknown backend or configuration class.
     """
     if backend not in BACKENDS:
         raise ValueError(f"got backend={backend!r}; need one of {', '.join(BACKENDS)}; because those paths exist")

@@ -1,7 +1,7 @@
-"""The min/max codecs' kernels as torch operators: torch.ops.taco.minmax_{encode, decode_sum, decode_sum_encode}.
+"""The min/max codecs' kernels: torch.ops.taco.{minmax, tahquant}_{encode, decode_sum, decode_sum_encode}.
 
-They equal asymmetric.py bit for bit on CUDA tensors and, compiled from the same source, on CPU tensors; each is one
-launch for all rows. Fake implementations serve torch.compile and opcheck.
+They equal asymmetric.py and tahquant.py bit for bit on CUDA tensors and, compiled from the same source, on CPU tensors.
+Each is one launch for all rows, tahquant_decode_sum_encode two. Fake implementations serve torch.compile and opcheck.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from taco.codec import cuda, wire
-from taco.config import AsymmetricCodec
+from taco.config import AsymmetricCodec, TahQuantCodec
 
 # the numbers of enum Metadata in kernels/range.cuh
 METADATA = {"fp16": 0, "bf16": 1, "fp32": 2}
@@ -25,6 +25,9 @@ def load() -> None:
     torch.library.register_fake("taco::minmax_encode", _fake_encode)
     torch.library.register_fake("taco::minmax_decode_sum", _fake_decode_sum)
     torch.library.register_fake("taco::minmax_decode_sum_encode", _fake_decode_sum_encode)
+    torch.library.register_fake("taco::tahquant_encode", _fake_tahquant_encode)
+    torch.library.register_fake("taco::tahquant_decode_sum", _fake_decode_sum)
+    torch.library.register_fake("taco::tahquant_decode_sum_encode", _fake_decode_sum_encode)
 
 
 def encode(rows: Tensor, config: AsymmetricCodec) -> Tensor:
@@ -43,6 +46,31 @@ def decode_sum_encode(packets: Tensor, config: AsymmetricCodec, numel: int) -> T
     """packets uint8 [P, N >= 1, nbytes], as `encode` makes them -> P Packets uint8 [P, nbytes] of their fp32 sums."""
     load()
     return torch.ops.taco.minmax_decode_sum_encode(aligned(packets), numel, *_settings(config))
+
+
+def tahquant_encode(rows: Tensor, config: TahQuantCodec, low: int) -> Tensor:
+    """rows [P, numel] fp32/bf16/fp16, low: INT3 tiles a row -> P Packets uint8 [P, nbytes].
+
+    One cooperative launch, on at most as many blocks as are resident at once; histograms and tile counts need about
+    25 KiB of scratch memory a row, which is freed on return.
+    """
+    load()
+    return torch.ops.taco.tahquant_encode(rows.contiguous(), config.tile, low, config.pivot_ratio)
+
+
+def tahquant_decode_sum(packets: Tensor, config: TahQuantCodec, low: int, numel: int, dtype: torch.dtype) -> Tensor:
+    """packets uint8 [P, 1 <= N <= 512, nbytes] -> [P, numel] of `dtype`: sums over N in order, fp32, rounded once."""
+    load()
+    return torch.ops.taco.tahquant_decode_sum(aligned(packets), numel, dtype, config.tile, low)
+
+
+def tahquant_decode_sum_encode(packets: Tensor, config: TahQuantCodec, low: int, numel: int) -> Tensor:
+    """packets uint8 [P, 1 <= N <= 512, nbytes] -> P Packets uint8 [P, nbytes] of their fp32 sums.
+
+    Two launches with the fp32 sums between them: the encoder reads its input twice.
+    """
+    load()
+    return torch.ops.taco.tahquant_decode_sum_encode(aligned(packets), numel, config.tile, low, config.pivot_ratio)
 
 
 def aligned(packets: Tensor) -> Tensor:
@@ -67,9 +95,14 @@ def _fake_encode(rows: Tensor, bits: int, group: int, metadata: int) -> Tensor:
     return rows.new_empty(rows.shape[0], _nbytes(rows.shape[1], bits, group, metadata), dtype=torch.uint8)
 
 
-def _fake_decode_sum(packets: Tensor, numel: int, dtype: torch.dtype, bits: int, group: int, metadata: int) -> Tensor:
+def _fake_tahquant_encode(rows: Tensor, tile: int, low: int, pivot_ratio: float) -> Tensor:
+    form = wire.tahquant_layout(tile, -(-rows.shape[1] // tile), low)
+    return rows.new_empty(rows.shape[0], form.total, dtype=torch.uint8)
+
+
+def _fake_decode_sum(packets: Tensor, numel: int, dtype: torch.dtype, *settings: int) -> Tensor:
     return packets.new_empty(packets.shape[0], numel, dtype=dtype)
 
 
-def _fake_decode_sum_encode(packets: Tensor, numel: int, bits: int, group: int, metadata: int) -> Tensor:
+def _fake_decode_sum_encode(packets: Tensor, numel: int, *settings: float) -> Tensor:
     return packets.new_empty(packets.shape[0], packets.shape[2])

@@ -24,9 +24,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from taco.codec import reference, wire
+from taco.codec import minmax_cuda, reference, wire
 from taco.codec.asymmetric import quantise, ranges
-from taco.codec.base import Coder
+from taco.codec.backend import KernelCoder
 from taco.config import TahQuantCodec
 
 INT3, ROTATED, INDEX = 64, 128, 63
@@ -73,13 +73,13 @@ def swap_first(x: Tensor, index: Tensor) -> Tensor:
     return out
 
 
-class TahQuantCoder(Coder):
+class TahQuantCoder(KernelCoder):
     """TAH-Quant's forward codec. Tiles are decoded one by one, so sums are formed of decoded values."""
 
     config: TahQuantCodec
 
-    def __init__(self, config: TahQuantCodec) -> None:
-        super().__init__(config)
+    def __init__(self, config: TahQuantCodec, backend: str = "auto") -> None:
+        super().__init__(config, backend)
         self.align = config.tile
 
     def _counts(self, numel: int) -> tuple[int, int]:
@@ -88,15 +88,15 @@ class TahQuantCoder(Coder):
         return tiles, int(self.config.low_fraction * tiles)
 
     def _layout(self, numel: int) -> wire.Layout:
-        (tiles, low), tile = self._counts(numel), self.config.tile
-        sections = [*wire.planes("int3_", low * tile, 3), *wire.planes("int4_", (tiles - low) * tile, 4)]
-        return wire.layout(*sections, ("head", tiles), ("lo", 2 * tiles), ("step", 2 * tiles))
+        return wire.tahquant_layout(self.config.tile, *self._counts(numel))
 
     def nbytes(self, numel: int, dtype: torch.dtype) -> int:
         return self._layout(numel).total
 
     def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
         count, numel = rows.shape
+        if self._on_kernels(rows):
+            return minmax_cuda.tahquant_encode(rows, self.config, self._counts(numel)[1])
         x = reference.columns(rows, self.config.tile)
         tiles, low = self._counts(numel)
         narrow = torch.zeros(count, tiles, dtype=torch.bool, device=x.device)
@@ -117,6 +117,8 @@ class TahQuantCoder(Coder):
         return self._layout(numel).assemble(parts, x.device)
 
     def _decode(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        if self._on_kernels(packets):
+            return self._kernel_sums(packets[:, None], numel, dtype)
         form, tile = self._layout(numel), self.config.tile
         head = form.section(packets, "head").reshape(-1)
         narrow = (head & INT3) != 0
@@ -128,3 +130,16 @@ class TahQuantCoder(Coder):
         rotated = (head & ROTATED) != 0
         y = torch.where(rotated, swap_first(reference.fwht(y.contiguous(), tile), (head & INDEX).long()), y)
         return y.t().reshape(len(packets), -1)[:, :numel]
+
+    def _kernel_sums(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        return minmax_cuda.tahquant_decode_sum(packets, self.config, self._counts(numel)[1], numel, dtype)
+
+    def _sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        if self._on_kernels(packets):
+            return self._kernel_sums(packets[None], numel, dtype)[0]
+        return super()._sum(packets, numel, dtype)
+
+    def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seeds: Sequence[int]) -> Tensor:
+        if self._on_kernels(packets):
+            return minmax_cuda.tahquant_decode_sum_encode(packets, self.config, self._counts(numel)[1], numel)
+        return super()._sum_encode(packets, numel, dtype, seeds)

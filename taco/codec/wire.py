@@ -2,6 +2,7 @@
 
     group       [payload planes][scale][alpha]       asymmetric  [payload planes][lo][step]
     tensor      [payload][scale]                     cast, none  [payload]
+    TAH-Quant   [INT3 planes][INT4 plane][head][lo][step]
 
 A group payload holds ceil(numel / group) * group elements, so a short last group keeps all its coefficients.
 Planes: 8 bits: one byte an element. 4 bits: byte k = element 2k | element 2k+1 << 4. 2 bits: byte k = elements
@@ -83,6 +84,12 @@ def asymmetric_layout(config: AsymmetricCodec, numel: int) -> Layout:
     groups = -(-numel // config.group)
     meta = groups * SCALE_BYTES[config.metadata]
     return layout(*planes("payload", groups * config.group, config.bits), ("lo", meta), ("step", meta))
+
+
+def tahquant_layout(tile: int, tiles: int, low: int) -> Layout:
+    """Layout of a TAH-Quant Packet of `tiles` tiles, `low` of them INT3."""
+    sections = [*planes("int3_", low * tile, 3), *planes("int4_", (tiles - low) * tile, 4)]
+    return layout(*sections, ("head", tiles), ("lo", 2 * tiles), ("step", 2 * tiles))
 
 
 def pack(values: Tensor, width: int) -> Tensor:

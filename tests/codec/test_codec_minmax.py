@@ -81,6 +81,12 @@ def test_plane_bytes():
     assert wire.pack(values & 1, 1).tolist() == [0b01010101]
 
 
+@pytest.mark.parametrize("name", ["flash-int8", "tahquant"])
+def test_kernels_that_cannot_run_are_not_replaced(name):
+    with pytest.raises(RuntimeError, match=r"need a CUDA tensor.*`taco kernels build`.*backend='reference'"):
+        coder(PRESETS[name], "cuda").encode(randn(64))
+
+
 # --- TAH-Quant -------------------------------------------------------------------------------------
 
 

@@ -85,9 +85,10 @@ EXPERIMENTS: dict[str, Experiment] = by_name(
     ),
 )
 
-# Measurement logs that read captured tensors.
+# Measurement logs that read captured tensors, and those of kernels' times.
 CAPTURE_MEASURES = ("codec_fidelity", "distribution", "ablation")
-MEASURES = (*CAPTURE_MEASURES, "correctness")
+GPU_MEASURES = ("codec_speed",)
+MEASURES = (*CAPTURE_MEASURES, "correctness", *GPU_MEASURES)
 
 
 def captures(source: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from taco.bench import speed_case, speed_peers
-from taco.bench.speed_case import bytes_moved, dtype_of, numel_of
+from taco.bench.speed_case import dtype_of, numel_of
 from taco.bench.speed_peers import Peer
 from taco.bench.speed_timer import GpuTimer, Timer, Timing, Work, gpu, sets_for
 from taco.codec import coder
@@ -123,6 +123,6 @@ def _peer_work(peer: Peer, case: SpeedCase, grid: SpeedGrid, timer: Timer) -> Wo
         return peer.make(speed_case.data(1, numel_of(case), dtype_of(case), generator)[0])
 
     first = make()
-    nbytes = bytes_moved(case, peer.packet_bytes(case, first()))
+    nbytes = peer.bytes_moved(case, first())
     more = [make() for _ in range(sets_for(nbytes, timer.l2_bytes) - 1)]
     return Work(sets=(first, *more), nbytes=nbytes)

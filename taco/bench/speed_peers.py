@@ -9,9 +9,11 @@ Such a file has a list ARMS of dicts:
              stream, and returns its outputs
     source   where the code is from
     note     what a reader of its time must know
-    nbytes   optional: numel -> bytes of its packet; needed to decode a codec that is no preset
+    bytes_per_element   optional: bytes that a call must read and write for each element of x; without it those of the
+                        preset, or what encode returns; a codec that is no preset needs it to decode
 
-Operands that need work (a packet to decode) are made in `make`, which is called for every set of operands.
+Other keys are the file's own. Operands that need work (a packet to decode) are made in `make`, which is called for
+every set of operands. torch times and captures on its current stream: what a call launches elsewhere is not seen.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from taco.bench.speed_case import numel_of
+from taco.bench.speed_case import bytes_moved, numel_of, packet_bytes
 from taco.bench.speed_timer import Call, tensors_of
 from taco.codec import coder
 from taco.config import require
@@ -44,21 +46,21 @@ class Peer:
     make: Callable[[Tensor], Call]
     source: str
     note: str
-    nbytes: Callable[[int], int] | None = None
+    bytes_per_element: float | None = None
 
-    def packet_bytes(self, case: SpeedCase, outputs: Any) -> int:
-        """Bytes of the packet. outputs: what one call returned. Raises `ConfigError` where nothing tells them."""
-        if self.nbytes:
-            return self.nbytes(numel_of(case))
+    def bytes_moved(self, case: SpeedCase, outputs: Any) -> int:
+        """Bytes that a call must move. outputs: what one call returned. Raises `ConfigError` if nothing tells."""
+        if self.bytes_per_element:
+            return round(self.bytes_per_element * numel_of(case))
         if self.codec in PRESETS:
-            return coder(preset(self.codec)).nbytes(numel_of(case), getattr(torch, case.dtype))
+            return bytes_moved(case, packet_bytes(case))
         require(
             self.op == "encode",
-            f"arm {self.arm} that decodes {self.codec}, no preset, without nbytes",
-            "nbytes, numel -> bytes of its packet",
+            f"arm {self.arm} that decodes {self.codec}, no preset, without bytes_per_element",
+            "bytes_per_element",
             "a rate needs the bytes that are read",
         )
-        return sum(t.numel() * t.element_size() for t in tensors_of(outputs))
+        return bytes_moved(case, sum(t.numel() * t.element_size() for t in tensors_of(outputs)))
 
 
 def load(path: Path) -> list[Peer]:
@@ -73,16 +75,15 @@ def load(path: Path) -> list[Peer]:
 
 
 def _peer(path: Path, arm: Any) -> Peer:
-    fields = set(Peer.__dataclass_fields__)
-    given = set(arm) if isinstance(arm, dict) else set()
-    ok = fields - {"nbytes"} <= given <= fields and arm["op"] in CODING and callable(arm["make"])
+    given = {k: v for k, v in arm.items() if k in Peer.__dataclass_fields__} if isinstance(arm, dict) else {}
+    needed = [f.name for f in fields(Peer) if f.default is MISSING]
     require(
-        ok,
-        f"an arm of {path} with {', '.join(sorted(map(str, given))) or 'no fields'}",
-        f"a dict of {', '.join(Peer.__dataclass_fields__)} (nbytes may be left out) whose op is {' or '.join(CODING)}",
+        set(needed) <= set(given) and given["op"] in CODING and callable(given["make"]),
+        f"an arm of {path} with {', '.join(given) or 'no such fields'}",
+        f"a dict with {', '.join(needed)}, whose op is {' or '.join(CODING)}",
         "each arm is one operation",
     )
-    return Peer(**arm)
+    return Peer(**given)
 
 
 def _checked(peers: list[Peer]) -> list[Peer]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
+import pytest
 import torch
 
 from taco.bench import speed_timer
@@ -37,3 +39,68 @@ class StandIn:
 
 def case(op: str, codec: str = "taco", dtype: str = "bfloat16", mib: float = 1, parts: int = 1) -> SpeedCase:
     return SpeedCase(op=op, codec=codec, dtype=dtype, mib=mib, parts=parts)
+
+
+class FakeCuda:
+    """torch.cuda with a clock of its own: calls that advance `now` (us) in place of kernels.
+
+    A graph keeps the calls made inside its context, and makes them again when replayed; `refuses` makes it raise as the
+    driver does for work that it cannot capture.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.made, self.capturing, self.refuses, self.stream = 0.0, [], None, False, "main"
+        fake = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                self.at = fake.now
+
+            def elapsed_time(self, end: Event) -> float:
+                return (end.at - self.at) / 1e3
+
+        class CUDAGraph:
+            def replay(self) -> None:
+                fake.made.append("replay")
+                for call in self.calls:
+                    call()
+
+        @contextmanager
+        def graph(made: CUDAGraph) -> Iterator[None]:
+            made.calls = fake.capturing = []
+            fake.stream = "capture"
+            yield
+            fake.capturing = None
+            if fake.refuses:
+                raise RuntimeError("operation not permitted when stream is capturing")
+            fake.stream = "main"
+
+        for name, value in {
+            "Event": Event, "CUDAGraph": CUDAGraph, "graph": graph, "synchronize": lambda device=None: None,
+            "current_stream": lambda: fake.stream, "set_stream": lambda stream: setattr(fake, "stream", stream),
+            "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: None,
+        }.items():  # fmt: skip
+            monkeypatch.setattr(torch.cuda, name, value)
+        self.timer = object.__new__(speed_timer.GpuTimer)
+        self.timer.device, self.timer.l2_bytes = torch.device("cpu"), 0
+
+    def kernel(self, us: float, name: str) -> Callable[[], torch.Tensor]:
+        """A call that takes `us` on the fake device and writes ones."""
+
+        def call() -> torch.Tensor:
+            out = torch.empty(4)
+            self._launch(us, name, out)
+            return out
+
+        return call
+
+    def _launch(self, us: float, name: str, out: torch.Tensor) -> None:
+        if self.capturing is not None:
+            self.capturing.append(lambda: self._launch(us, name, out))
+            return
+        self.now += us
+        self.made.append(name)
+        out.fill_(1.0)

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 import torch
-from speed_cases import MIB, TACO, StandIn, case
+from speed_cases import MIB, TACO, FakeCuda, StandIn, case
 
 from taco.bench import speed_case, speed_timer
-from taco.bench.speed_timer import calls_for, host_time, sets_for, summarised
+from taco.bench.speed_timer import Work, calls_for, host_time, sets_for, summarised
 from taco.config import ConfigError
 from taco.recipes import PRESETS, SPEED, SpeedCase
 
@@ -120,3 +120,46 @@ def test_host_time_leaves_out_the_waits_and_the_first_batch():
 def test_outputs_of_any_form_are_found():
     a, b = torch.zeros(1), torch.zeros(2)
     assert [t.numel() for t in speed_timer.tensors_of({"x": (a, None), "y": [b, 3]})] == [1, 2]
+
+
+def test_replays_of_two_works_take_turns_and_each_has_its_own_times(monkeypatch):
+    cuda = FakeCuda(monkeypatch)
+    works = [
+        Work(sets=(cuda.kernel(us, a), cuda.kernel(us, b)), nbytes=1 << 30)
+        for us, a, b in ((7, "a", "b"), (3, "c", "d"))
+    ]
+    slow, fast = cuda.timer.interleaved(works, 5)
+    assert (slow.us, fast.us, slow.us_iqr) == (7.0, 3.0, 0.0)
+    assert (slow.timing, slow.calls, slow.replays) == ("graph", 4, 5)
+    turn = ["replay", *"abab", "replay", *"cdcd"]
+    assert cuda.made[-8 * len(turn) :] == 8 * turn
+
+
+def test_what_the_driver_does_not_capture_is_called_from_python(monkeypatch):
+    cuda = FakeCuda(monkeypatch)
+    cuda.refuses = True
+    (found,) = cuda.timer.interleaved([Work(sets=(cuda.kernel(5, "a"), cuda.kernel(5, "b")), nbytes=1 << 30)], 4)
+    assert (found.us, found.timing, cuda.stream) == (5.0, "eager", "main")
+    assert "replay" not in cuda.made
+
+
+def test_a_launch_that_escapes_the_graph_is_noticed(monkeypatch):
+    cuda = FakeCuda(monkeypatch)
+    out = torch.ones(4)
+    (found,) = cuda.timer.interleaved([Work(sets=(lambda: out, lambda: out), nbytes=1 << 30)], 4)
+    assert found.timing == "eager"
+
+
+def test_work_that_waits_for_the_device_is_never_captured(monkeypatch):
+    cuda = FakeCuda(monkeypatch)
+    strict = []
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", strict.append)
+    kernel = cuda.kernel(5, "a")
+
+    def waits():
+        if strict and strict[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return kernel()
+
+    (found,) = cuda.timer.interleaved([Work(sets=(waits, waits), nbytes=1 << 30)], 4)
+    assert (found.timing, strict) == ("eager", ["error", 0])

@@ -41,7 +41,7 @@ def arm(name, make, op="encode", codec="taco", **more):
 
 ARMS = [
     arm("coccl-a", make), arm("coccl-b", broken), arm("other", late, "decode"), arm("own", make, codec="mine"),
-    arm("own", make, "decode", "mine"), arm("sized", make, "decode", "mine", nbytes=lambda numel: numel // 2),
+    arm("own", make, "decode", "mine"), arm("sized", make, "decode", "mine", bytes_per_element=2.5, allocates=True),
 ]
 """
 
@@ -116,7 +116,7 @@ def test_peers_that_raise_are_told_with_their_reason(measured):
     failed = {(r["arm"], r["op"]): r["reason"] for r in measured.of("failed")}
     assert failed["coccl-b", "encode"] == "OSError: no kernel for this GPU"
     assert failed["other", "decode"] == "RuntimeError: no launch"
-    assert "need nbytes" in failed["own", "decode"]
+    assert "need bytes_per_element" in failed["own", "decode"]
     assert len(failed) == 3
 
 
@@ -137,7 +137,7 @@ def test_the_header_says_what_was_measured(measured):
     "text",
     [
         "", "ARMS = 3", "ARMS = [{'arm': 'a'}]", "ARMS = [3]",
-        PEERS + "ARMS = [arm('a', make, op='decode_sum')]", PEERS + "ARMS = [arm('a', make, kernel=3)]",
+        PEERS + "ARMS = [arm('a', make, op='decode_sum')]", PEERS + "ARMS = [arm('a', 3)]",
         PEERS + "ARMS = [arm('a', make), arm('a', make)]",
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from taco.paper.claims import speed
 from taco.paper.claims.verdict import FAILS, UNTESTABLE, Tables, Verdict, absent, finite, judged
 from taco.paper.table import Cells, number
 from taco.paper.tables.load import mean, median
@@ -250,6 +251,8 @@ RULES: dict[str, Callable[[Claim, Tables], Verdict]] = {
     "high-tp": high_tp,
     "three-d": three_d,
     "fused-operator": fused_operator,
+    "operator-speed": speed.operator_speed,
+    "faster-than-released": speed.faster_than_released,
     "rank-identity": _released("rank-identity"),
     "non-finite": _released("non-finite"),
     "tails": _released("tail"),

@@ -14,7 +14,7 @@ from taco import cli, log
 from taco.bench import speed, speed_case, speed_peers, speed_timer
 from taco.bench.speed import measure_codec_speed
 from taco.bench.speed_timer import Work
-from taco.codec import coder
+from taco.codec import coder, cuda
 from taco.config import ConfigError
 from taco.recipes import PRESETS, SPEED
 
@@ -185,6 +185,7 @@ def test_options_that_do_not_fit_are_refused(argv: list[str], told: str, capsys)
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not cuda.available(), reason="the kernel library is not built: taco kernels build")
 def test_quick_look_end_to_end(tmp_path: Path, peers: Path):
     out = tmp_path / "codec_speed.jsonl"
     options = ["--codecs", "taco", "tahquant", "--mib", "1", "--skip-compile", "--peers", str(peers)]

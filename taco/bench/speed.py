@@ -19,6 +19,8 @@ from taco.recipes import SPEED, SpeedCase, SpeedGrid, preset
 
 __all__ = ["gpu", "measure_codec_speed"]
 COPY = "copy"
+Record = tuple[str, dict]
+"""Kind and fields."""
 
 
 def measure_codec_speed(
@@ -47,17 +49,15 @@ def measure_codec_speed(
             speed_case.check(case, timer.device, grid.seed)
     config = {"source": source, "l2_bytes": timer.l2_bytes, "peers": peers.name if peers else "", **asdict(grid)}
     log = LogWriter(out, {"name": "codec_speed", "config": config, "provenance": provenance})
-    for row in _once(_ours(grid, timer)):
-        log.write("row", **row)
-    for row in _launches(grid, timer):
-        log.write("row", **row)
     sizes = tuple(m for m in grid.mib if m == grid.compared_mib)
-    ours_compiled = speed_peers.compiled(grid) if compiled else []
-    for kind, row in itertools.chain(
-        _compared(ours_compiled, sizes, grid, timer),
+    records = itertools.chain(
+        _ours(grid, timer),
+        _launches(grid, timer),
+        _compared(speed_peers.compiled(grid) if compiled else [], sizes, grid, timer),
         _compared([p for p in others if p.op in grid.ops], grid.mib, grid, timer),
-    ):
-        log.write(kind, **row)
+    )
+    for kind, record in _once(records):
+        log.write(kind, **record)
     log.close()
 
 
@@ -73,46 +73,47 @@ def _beside_copy(work: Work, grid: SpeedGrid, timer: Timer) -> tuple[Timing, dic
     return mine, fields, _row(case, COPY, copy, **fields)
 
 
-def _ours(grid: SpeedGrid, timer: Timer) -> Iterator[dict]:
+def _ours(grid: SpeedGrid, timer: Timer) -> Iterator[Record]:
     for case in grid.cases():
         timing, fields, copy = _beside_copy(speed_case.work(case, timer, grid.seed), grid, timer)
-        yield copy
-        yield _row(case, "ours", timing, path=coder(preset(case.codec)).path, **fields)
+        yield "row", _row(case, "ours", timing, path=coder(preset(case.codec)).path, **fields)
+        yield "row", copy
 
 
-def _once(rows: Iterable[dict]) -> Iterator[dict]:
-    """All rows, but of the copies only the first of every number of bytes."""
+def _once(records: Iterable[Record]) -> Iterator[Record]:
+    """All records, but of the copies only the first of every number of bytes."""
     seen = set()
-    for row in rows:
-        if row["arm"] != COPY or row["bytes"] not in seen:
-            yield row
-        if row["arm"] == COPY:
-            seen.add(row["bytes"])
+    for kind, record in records:
+        if record["arm"] != COPY or record["bytes"] not in seen:
+            yield kind, record
+        if record["arm"] == COPY:
+            seen.add(record["bytes"])
 
 
-def _launches(grid: SpeedGrid, timer: Timer) -> Iterator[dict]:
+def _launches(grid: SpeedGrid, timer: Timer) -> Iterator[Record]:
     """Small calls, each on one set of operands: the time to reach the kernel is what counts, not the data's way."""
     for case in grid.launches():
         work = speed_case.work(case, timer, grid.seed, sets=1)
         arms = {"eager": timer.host(work.sets[0]), "graph": timer.interleaved([work], grid.replays)[0]}
         for arm, timing in arms.items():
             path = coder(preset(case.codec)).path
-            yield _row(case, arm, timing, path=path, bytes=work.nbytes) | {"part": "launch"}
+            yield "row", _row(case, arm, timing, path=path, bytes=work.nbytes) | {"part": "launch"}
 
 
-def _compared(peers: list[Peer], sizes: Sequence[int], grid: SpeedGrid, timer: Timer) -> Iterator[tuple[str, dict]]:
-    """(kind, record) of every peer at every size in MiB, in the grid's first dtype."""
+def _compared(peers: list[Peer], sizes: Sequence[int], grid: SpeedGrid, timer: Timer) -> Iterator[Record]:
+    """The records of every peer at every size in MiB, in the grid's first dtype."""
     for peer in peers:
         for mib in sizes:
             case = SpeedCase(op=peer.op, codec=peer.codec, dtype=grid.dtypes[0], mib=mib)
             told = {"source": peer.source, "note": peer.note}
             try:
-                timing, fields, _ = _beside_copy(_peer_work(peer, case, grid, timer), grid, timer)
+                timing, fields, copy = _beside_copy(_peer_work(peer, case, grid, timer), grid, timer)
             except Exception as error:  # whatever others' code raises, it is the answer for this arm
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 yield "failed", {"part": "operation", **asdict(case), "arm": peer.arm, "reason": reason, **told}
             else:
                 yield "row", _row(case, peer.arm, timing, **fields, **told)
+                yield "row", copy
 
 
 def _peer_work(peer: Peer, case: SpeedCase, grid: SpeedGrid, timer: Timer) -> Work:

@@ -25,9 +25,9 @@ shell.prefix(f"export PATH={Path(sys.executable).parent}:$PATH OMP_NUM_THREADS=1
 LIBRARY = "kernels/build/libtaco.so"
 CORPORA = {"mini": "data/sotu-mini/meta.json", "fresh": "data/english-mix/meta.json"}
 CAPTURED = {run for source in CORPORA for run in recipes.captures(source)}
-TIMED = {
-    run for source in CORPORA for run in recipes.EXPERIMENTS["scaling"].runs(source)
-}
+SCALING = recipes.EXPERIMENTS["scaling"]
+TIMED = {run for source in CORPORA for run in SCALING.runs(source)}
+PRESETS = [to_dict(codec) for codec in recipes.PRESETS.values()]
 
 
 def canonical(value):
@@ -37,29 +37,21 @@ def canonical(value):
 
 def logs(source, experiment):
     """The logs of a table. Of `logged` those that are there: a missing one leaves its row out, and the table says so."""
-    paths = [
-        f"results/{source}/{name}.jsonl"
-        for name in recipes.EXPERIMENTS[experiment].logs(source)
-    ]
+    names = recipes.EXPERIMENTS[experiment].logs(source)
+    paths = [f"results/{source}/{name}.jsonl" for name in names]
     return [p for p in paths if source != "logged" or Path(p).exists()]
 
 
 def captures(source):
-    return [
-        f"results/{source}/captures/{run}.safetensors"
-        for run in recipes.captures(source)
-    ]
+    folder = f"results/{source}/captures"
+    return [f"{folder}/{run}.safetensors" for run in recipes.captures(source)]
 
 
 def threads_of(wildcards):
     """All cores for a run whose time counts or that starts ranks of its own, and for every run on a GPU."""
-    run = recipes.RUNS[wildcards.run]
-    alone = (
-        run.parallel.world_size > 1
-        or wildcards.run in TIMED
-        or wildcards.source == "fresh"
-    )
-    return max(run.parallel.world_size, workflow.cores or 1) if alone else 1
+    ranks = recipes.RUNS[wildcards.run].parallel.world_size
+    alone = ranks > 1 or wildcards.run in TIMED or wildcards.source == "fresh"
+    return max(ranks, workflow.cores or 1) if alone else 1
 
 
 def launcher(wildcards):
@@ -78,15 +70,12 @@ def recipe_of(wildcards):
 
 
 def gpus_of(wildcards):
-    return (
-        recipes.RUNS[wildcards.run].parallel.world_size
-        if wildcards.source == "fresh"
-        else 0
-    )
+    ranks = recipes.RUNS[wildcards.run].parallel.world_size
+    return ranks if wildcards.source == "fresh" else 0
 
 
 def paper(source):
-    """Tables, figures and verdicts of a source; nothing for a source without a log."""
+    """Tables, figures and verdicts of a source; nothing of an experiment that the source has no log of."""
     names = [e for e in recipes.EXPERIMENTS if logs(source, e)]
     tables = expand("results/{source}/{name}.csv", source=source, name=names)
     figures = expand(
@@ -219,24 +208,43 @@ rule train_captured:
 rule measure:
     """One measurement of codecs, on synthetic and captured tensors."""
     input:
-        lambda wildcards: (
-            captures(wildcards.source)
-            if wildcards.measure in recipes.CAPTURE_MEASURES
-            else []
-        ),
+        lambda w: captures(w.source) if w.measure in recipes.CAPTURE_MEASURES else [],
     output:
         "results/{source}/{measure}.jsonl",
     log:
         "logs/{source}/{measure}.log",
     wildcard_constraints:
         source="mini|fresh",
+        measure="|".join(sorted(set(recipes.MEASURES) - set(recipes.GPU_MEASURES))),
     conda:
         "envs/conda.yaml"
     params:
-        recipe=canonical([to_dict(c) for c in recipes.PRESETS.values()]),
+        recipe=canonical(PRESETS),
         captures=lambda wildcards, input: f"--captures {input}" if input else "",
     shell:
         "python -m taco measure {wildcards.measure} --source {wildcards.source} {params.captures} > {log} 2>&1"
+
+
+rule measure_kernels:
+    """One measurement of kernels' times: alone on the machine, on a GPU."""
+    input:
+        LIBRARY,
+    output:
+        "results/{source}/{measure}.jsonl",
+    log:
+        "logs/{source}/{measure}.log",
+    wildcard_constraints:
+        source="fresh",
+        measure="|".join(recipes.GPU_MEASURES),
+    conda:
+        "envs/conda.yaml"
+    threads: workflow.cores or 1
+    resources:
+        gpu=1,
+    params:
+        recipe=canonical([asdict(recipes.SPEED), *PRESETS]),
+    shell:
+        "python -m taco measure {wildcards.measure} --source {wildcards.source} > {log} 2>&1"
 
 
 rule table:
@@ -250,9 +258,7 @@ rule table:
     conda:
         "envs/conda.yaml"
     params:
-        recipe=lambda wildcards: canonical(
-            asdict(recipes.EXPERIMENTS[wildcards.experiment])
-        ),
+        recipe=lambda w: canonical(asdict(recipes.EXPERIMENTS[w.experiment])),
     shell:
         "python -m taco tables {wildcards.experiment} --source {wildcards.source} > {log} 2>&1"
 

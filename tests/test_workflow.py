@@ -75,8 +75,9 @@ def test_all_makes_every_mini_result_and_figure(plan: list[dict]) -> None:
     made = outputs(plan)
     assert {"kernels/build/libtaco.so", "results/mini/claims.csv"} <= made
     for experiment in recipes.EXPERIMENTS.values():
-        assert f"results/mini/{experiment.name}.csv" in made
-        assert f"figures/mini/{experiment.name}.svg" in made
+        has = bool(experiment.logs("mini"))
+        assert (f"results/mini/{experiment.name}.csv" in made) == has
+        assert (f"figures/mini/{experiment.name}.svg" in made) == has
         assert {f"results/mini/{name}.jsonl" for name in experiment.logs("mini")} <= made
     assert not [path for path in made if "/fresh/" in path or re.search(r"/logged/.*\.jsonl", path)]
 
@@ -115,6 +116,26 @@ def test_logged_tables_are_made_from_the_logs_that_are_there(checkout: Path) -> 
     assert {"results/logged/accuracy.csv", "figures/logged/accuracy.svg", "results/logged/claims.csv"} <= made
     assert "results/logged/threed.csv" not in made
     assert not [path for path in made if "/logged/" in path and path.endswith(".jsonl")]
+
+
+def test_kernels_are_timed_by_fresh_runs_only_and_alone(checkout: Path, plan: list[dict]) -> None:
+    for name in recipes.GPU_MEASURES:
+        assert not [path for path in outputs(plan) if name in path]
+        jobs = planned(checkout, f"results/fresh/{name}.jsonl")
+        assert command(jobs, f"results/fresh/{name}.jsonl") == f"2: python -m taco measure {name} --source fresh" + (
+            f" > logs/fresh/{name}.log 2>&1"
+        )
+        assert "kernels/build/libtaco.so" in outputs(jobs)
+        done = snakemake(checkout, "--cores", "1", "--dry-run", "--", f"results/mini/{name}.jsonl")
+        assert "MissingRuleException" in done.stderr + done.stdout
+
+
+def test_a_logged_log_of_kernels_becomes_a_table_and_a_figure(checkout: Path) -> None:
+    (checkout / "results" / "logged").mkdir(parents=True)
+    (checkout / "results" / "logged" / "codec_speed.jsonl").write_text("{}\n")
+    made = outputs(planned(checkout))
+    assert {"results/logged/codec_speed.csv", "figures/logged/codec_speed.svg", "results/logged/claims.csv"} <= made
+    assert "results/logged/codec_speed.jsonl" not in made
 
 
 def test_no_rule_makes_a_logged_log(checkout: Path) -> None:

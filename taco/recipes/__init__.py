@@ -1,26 +1,39 @@
-"""Named configurations: PRESETS (codecs), MODELS, RUNS, EXPERIMENTS and CLAIMS. Free of torch.
+"""Named configurations: PRESETS (codecs), MODELS, RUNS, EXPERIMENTS, SPEED and CLAIMS. Free of torch.
 
 A recipe is the only place where a number of an experiment is chosen.
 """
 
 from taco.recipes.claims import CLAIMS, Claim
 from taco.recipes.codecs import PRESETS, policy, preset
-from taco.recipes.experiments import CAPTURE_MEASURES, EXPERIMENTS, MEASURES, SOURCES, Experiment, captures
+from taco.recipes.experiments import (
+    CAPTURE_MEASURES,
+    EXPERIMENTS,
+    GPU_MEASURES,
+    MEASURES,
+    SOURCES,
+    Experiment,
+    captures,
+)
 from taco.recipes.models import MODELS
 from taco.recipes.runs import RUNS, TP_CODECS
+from taco.recipes.speed import SPEED, SpeedCase, SpeedGrid
 
 __all__ = [
     "CAPTURE_MEASURES",
     "CLAIMS",
     "EXPERIMENTS",
+    "GPU_MEASURES",
     "MEASURES",
     "MODELS",
     "PRESETS",
     "RUNS",
     "SOURCES",
+    "SPEED",
     "TP_CODECS",
     "Claim",
     "Experiment",
+    "SpeedCase",
+    "SpeedGrid",
     "captures",
     "policy",
     "preset",

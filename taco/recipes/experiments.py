@@ -19,7 +19,8 @@ class Experiment:
     """One table and its figure.
 
     mini, full: names of training runs (full serves both `logged` and `fresh`). measures: names of
-    measurement logs. Both are read from results/<source>/<name>.jsonl.
+    measurement logs; gpu_measures: of those that need a GPU, which only `logged` and `fresh` have. All are read from
+    results/<source>/<name>.jsonl.
     """
 
     name: str
@@ -27,14 +28,19 @@ class Experiment:
     mini: tuple[str, ...] = ()
     full: tuple[str, ...] = ()
     measures: tuple[str, ...] = ()
+    gpu_measures: tuple[str, ...] = ()
 
     def runs(self, source: str) -> tuple[str, ...]:
         """Run names of a source. Raises KeyError for an unknown source."""
         return {"mini": self.mini, "logged": self.full, "fresh": self.full}[source]
 
+    def measured(self, source: str) -> tuple[str, ...]:
+        """Names of a source's measurement logs."""
+        return self.measures + (self.gpu_measures if source != "mini" else ())
+
     def logs(self, source: str) -> tuple[str, ...]:
-        """Names of every log that the table reads."""
-        return self.measures + self.runs(source)
+        """Names of every log that the table reads; none if the source does not have this experiment."""
+        return self.measured(source) + self.runs(source)
 
 
 def _names(group) -> tuple[str, ...]:
@@ -83,11 +89,17 @@ EXPERIMENTS: dict[str, Experiment] = by_name(
         title="The rules a training codec must keep: ours and the published semantics",
         measures=("correctness",),
     ),
+    Experiment(
+        name="codec_speed",
+        title="How near each codec comes to the speed of a copy",
+        gpu_measures=("codec_speed",),
+    ),
 )
 
-# Measurement logs that read captured tensors.
+# Measurement logs that read captured tensors, and those of kernels' times.
 CAPTURE_MEASURES = ("codec_fidelity", "distribution", "ablation")
-MEASURES = (*CAPTURE_MEASURES, "correctness")
+GPU_MEASURES = ("codec_speed",)
+MEASURES = (*CAPTURE_MEASURES, "correctness", *GPU_MEASURES)
 
 
 def captures(source: str) -> tuple[str, ...]:

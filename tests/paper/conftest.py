@@ -13,9 +13,10 @@ from taco.recipes import EXPERIMENTS
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder with every log and table of the source `mini`. Read only."""
+    """A results folder with every log and table of `mini`, and of `fresh` what needs a GPU. Read only."""
     folder = tmp_path_factory.mktemp("results")
     paper_logs.all_logs(folder / "mini")
+    paper_logs.write(folder / "fresh" / "codec_speed.jsonl", paper_logs.speed_rows(), **paper_logs.GPU)
     for name in EXPERIMENTS:
-        tables.make(name, "mini", folder)
+        tables.make(name, paper_logs.source_of(name), folder)
     return folder

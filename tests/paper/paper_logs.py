@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import asdict
 from pathlib import Path
 
 from taco import recipes
@@ -144,6 +145,39 @@ def correctness_rows() -> list[tuple[str, dict]]:
         for rule, section, statement in rules
         for subject in ("ours", "authors")
     ]  # fmt: skip
+
+
+def speed_case(us: float, nbytes: int, *, op: str = "encode", codec: str = "taco", mib: float = 64, **more) -> dict:
+    """A row of codec_speed; a copy of the same bytes takes 10 us less."""
+    return {
+        "part": "operation", "op": op, "codec": codec, "dtype": "bfloat16", "mib": mib, "parts": 1, "arm": "ours",
+        "path": "cuda", "timing": "graph", "us": us, "us_iqr": 0.1, "calls": 9, "replays": 25, "bytes": nbytes,
+        "copy_us": us - 10, "copy_us_iqr": 0.2,
+    } | more  # fmt: skip
+
+
+def speed_rows() -> list[tuple[str, dict]]:
+    """Every case of the full grid, small calls, three arms of others, one of which did not run."""
+    rows = []
+    for i, case in enumerate(recipes.SPEED.cases()):
+        nbytes = int(case.mib * 2**20 * (1 + 0.6 * case.parts))
+        rows.append(("row", speed_case(nbytes / 4e6 + 12 + i % 5, nbytes, **asdict(case))))
+    for op in ("encode", "decode"):
+        for arm, us in (("compile", 90.0), ("coccl-fused", 60.0)):
+            rows.append(("row", speed_case(us, 100_000_000, op=op, arm=arm, source="somewhere", note="as it is")))
+        broken = {"part": "operation", **asdict(recipes.SpeedCase(op=op, codec="taco", dtype="bfloat16", mib=64))}
+        rows.append(("failed", broken | {"arm": "other", "reason": "no GPU of its kind", "source": "x", "note": ""}))
+    rows.append(("row", speed_case(20.0, 100_000_000, op="copy", codec="", dtype="uint8", mib=47.7, arm="copy")))
+    for case in recipes.SPEED.launches():
+        for arm, us in (("eager", 9.0), ("graph", 2.0)):
+            row = speed_case(us + len(case.op) / 9, 4096, **asdict(case)) | {"part": "launch", "arm": arm}
+            rows.append(("row", {k: v for k, v in row.items() if not k.startswith("copy")}))
+    return rows
+
+
+def source_of(experiment: str) -> str:
+    """The source whose invented logs have this experiment."""
+    return "mini" if recipes.EXPERIMENTS[experiment].logs("mini") else "fresh"
 
 
 def all_logs(folder: Path, source: str = "mini", **changes) -> Path:

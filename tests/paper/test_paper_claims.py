@@ -12,8 +12,9 @@ import pytest
 from taco import cli
 from taco.config import Parallel
 from taco.paper import claims, tables
-from taco.paper.claims import artifact, rules
-from taco.paper.claims.rules import FAILS, HOLDS, RULES, UNTESTABLE, Tables
+from taco.paper.claims import artifact
+from taco.paper.claims.rules import RULES
+from taco.paper.claims.verdict import FAILS, HOLDS, UNTESTABLE, Tables, Verdict
 from taco.paper.table import read_table, write_table
 from taco.paper.tables.load import PROVENANCE
 from taco.recipes import CLAIMS, EXPERIMENTS, RUNS
@@ -23,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MEASURED = {"kind": "measured", "label": "ours", "status": "measured", "device": "cuda", "log": "x"}
 
 
-def judge(claim: str, folder: Path, rows: list[dict]) -> rules.Verdict:
+def judge(claim: str, folder: Path, rows: list[dict]) -> Verdict:
     """The verdict on one claim from rows of its experiment; rows are measured on GPUs unless they say otherwise."""
     columns = tuple(dict.fromkeys([*(c for r in rows for c in r), *PROVENANCE]))
     write_table(folder / f"{BY_ID[claim].experiment}.csv", columns, [MEASURED | r for r in rows])

@@ -6,6 +6,7 @@ import itertools
 import struct
 from pathlib import Path
 
+import paper_logs
 import pytest
 from matplotlib import font_manager
 
@@ -27,12 +28,13 @@ def png_chunks(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_same_table_same_bytes_without_date_or_version(name: str, results: Path, tmp_path: Path):
-    first = [p.read_bytes() for p in draw.make(name, "mini", results, tmp_path / "1")]
+    source = paper_logs.source_of(name)
+    first = [p.read_bytes() for p in draw.make(name, source, results, tmp_path / "1")]
     fonts = font_manager.fontManager
     known = list(fonts.ttflist)
     fonts.ttflist = known[::-1]  # another machine lists its fonts in another order
     try:
-        second = draw.make(name, "mini", results, tmp_path / "2")
+        second = draw.make(name, source, results, tmp_path / "2")
     finally:
         fonts.ttflist = known
     assert [p.read_bytes() for p in second] == first

@@ -45,13 +45,16 @@ def only(rows: list[dict], **equal) -> dict:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_has_a_table_with_provenance(name: str, results: Path):
-    rows = read_table(results / "mini" / f"{name}.csv")
+    source = paper_logs.source_of(name)
+    rows = read_table(results / source / f"{name}.csv")
     assert rows
     assert tuple(rows[0])[-len(load.PROVENANCE) :] == load.PROVENANCE
+    transport = "gloo" if source == "mini" else paper_logs.GPU["transport"]
     for r in rows:
         assert r["kind"] in ("measured", "paper")
         if r["kind"] == "measured":
-            assert (r["status"], r["commit"], r["transport"]) == ("measured", "0123456789ab", "gloo")
+            assert r["status"] == ("failed" if r.get("reason") else "measured")
+            assert (r["commit"], r["transport"]) == ("0123456789ab", transport)
 
 
 def test_there_is_a_table_for_exactly_the_experiments():
@@ -65,14 +68,15 @@ def test_an_unknown_experiment_is_named(tmp_path: Path):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_same_logs_same_bytes_in_any_order_of_records(name: str, results: Path, tmp_path: Path):
-    shutil.copytree(results / "mini", tmp_path / "mini")
-    for measure in EXPERIMENTS[name].measures:
-        source = log.read(tmp_path / "mini" / f"{measure}.jsonl")
-        shuffled = [(r["kind"], {k: v for k, v in r.items() if k != "kind"}) for r in source.records]
+    source = paper_logs.source_of(name)
+    shutil.copytree(results / source, tmp_path / source)
+    for measure in EXPERIMENTS[name].measured(source):
+        found = log.read(tmp_path / source / f"{measure}.jsonl")
+        shuffled = [(r["kind"], {k: v for k, v in r.items() if k != "kind"}) for r in found.records]
         random.Random(1).shuffle(shuffled)
-        paper_logs.write(tmp_path / "mini" / f"{measure}.jsonl", shuffled)
-    made = tables.make(name, "mini", tmp_path)
-    assert made.read_bytes() == (results / "mini" / f"{name}.csv").read_bytes()
+        paper_logs.write(tmp_path / source / f"{measure}.jsonl", shuffled, **found.header["provenance"])
+    made = tables.make(name, source, tmp_path)
+    assert made.read_bytes() == (results / source / f"{name}.csv").read_bytes()
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -90,6 +94,7 @@ def test_without_any_log_every_row_says_missing_and_has_no_number(name: str, tmp
             "wire_ratio",
             "passed",
             "rms",
+            "us",
             "commit",
         ):
             assert r.get(column, "") == "", column

@@ -28,10 +28,11 @@ def _limit(claim) -> str:
 
 def experiments_block() -> str:
     """Every experiment: its table and figure, and how many logs it is made of."""
-    rows = [
-        (f"`{e.name}`", e.title, str(len(e.runs("mini"))), str(len(e.runs("logged"))), ", ".join(e.measures) or "none")
-        for e in EXPERIMENTS.values()
-    ]
+    rows = []
+    for e in EXPERIMENTS.values():
+        measures = [*e.measures, *(f"{name} (needs a GPU: not in mini)" for name in e.gpu_measures)]
+        runs = (str(len(e.runs(source))) for source in ("mini", "logged"))
+        rows.append((f"`{e.name}`", e.title, *runs, ", ".join(measures) or "none"))
     return _table(("experiment", "what it shows", "runs in mini", "runs at full size", "measurement logs"), rows)
 
 

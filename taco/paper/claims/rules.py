@@ -4,58 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 
-from taco.paper.table import Cells, number, read_table
+from taco.paper.claims import speed
+from taco.paper.claims.verdict import FAILS, UNTESTABLE, Tables, Verdict, absent, finite, judged
+from taco.paper.table import Cells, number
 from taco.paper.tables.load import mean, median
 from taco.recipes.claims import Claim
 
-HOLDS, FAILS, UNTESTABLE = "holds", "does not hold", "not testable here"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a rule found. `value` is in the claim's unit; `rows` are the table rows it was computed from."""
-
-    verdict: str
-    reason: str
-    value: float = math.nan
-    rows: list[Cells] = field(default_factory=list)
-
-
 # a loss that moves by tenths of a percent is compared over this many seeds at least
 MIN_SEEDS = 3
-
-
-class Tables:
-    """The tables of one source, read when a rule asks for them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._read = cache(self._measured)
-
-    def _measured(self, experiment: str) -> list[Cells]:
-        path = self.folder / f"{experiment}.csv"
-        rows = read_table(path) if path.exists() else []
-        return [r for r in rows if r["kind"] == "measured" and r["status"] == "measured"]
-
-    def rows(self, experiment: str, **equal: str) -> list[Cells]:
-        """Measured rows whose columns equal these values; none if the table does not exist."""
-        return [r for r in self._read(experiment) if all(r[k] == v for k, v in equal.items())]
-
-
-def _absent(what: str) -> Verdict:
-    return Verdict(UNTESTABLE, f"this source has no {what}")
-
-
-def _judge(ok: bool, value: float, reason: str, rows: list[Cells]) -> Verdict:
-    return Verdict(HOLDS if ok else FAILS, reason, value, rows)
-
-
-def _finite(rows: list[Cells], column: str) -> list[Cells]:
-    return [r for r in rows if math.isfinite(number(r[column]))]
 
 
 # --- speed and bytes --------------------------------------------------------------------------------
@@ -74,9 +31,9 @@ def throughput(claim: Claim, tables: Tables) -> Verdict:
 
     "Up to" is reached or it is not: other shapes, links and implementations than ours may still reach it.
     """
-    rows = _finite([r for r in tables.rows("scaling", codec="taco") if number(r["world_size"]) > 1], "speedup")
+    rows = finite([r for r in tables.rows("scaling", codec="taco") if number(r["world_size"]) > 1], "speedup")
     if not rows:
-        return _absent("compressed run with an uncompressed one of the same shape")
+        return absent("compressed run with an uncompressed one of the same shape")
     gpu = [r for r in rows if r["device"] != "cpu"]
     best = max(gpu or rows, key=lambda r: number(r["speedup"]))
     value, words = number(best["speedup"]), _speed_words(best)
@@ -86,12 +43,12 @@ def throughput(claim: Claim, tables: Tables) -> Verdict:
         )
     if value < claim.threshold:
         return Verdict(UNTESTABLE, f"not reached on the shapes measured: the largest ratio is {words}", value, [best])
-    return _judge(True, value, f"the largest ratio is {words}", [best])
+    return judged(True, value, f"the largest ratio is {words}", [best])
 
 
 def high_tp(claim: Claim, tables: Tables) -> Verdict:
     """Speed-up at TP >= 4 over that at TP 2, nothing else in the grid, the best model that has both."""
-    rows = _finite(tables.rows("scaling", codec="taco", pp="1", dp="1"), "speedup")
+    rows = finite(tables.rows("scaling", codec="taco", pp="1", dp="1"), "speedup")
     gpu = [r for r in rows if r["device"] != "cpu"]
     pairs = [(high, low) for high in gpu for low in gpu if low["tp"] == "2"]
     pairs = [(high, low) for high, low in pairs if all(high[k] == low[k] for k in ("model", "link"))]
@@ -103,17 +60,17 @@ def high_tp(claim: Claim, tables: Tables) -> Verdict:
     high, low = max(pairs, key=lambda p: number(p[0]["speedup"]) / number(p[1]["speedup"]))
     value = number(high["speedup"]) / number(low["speedup"])
     words = f"{_speed_words(high)}, against {number(low['speedup']):.2f}x at TP2"
-    return _judge(value > claim.threshold, value, words, [high, low])
+    return judged(value > claim.threshold, value, words, [high, low])
 
 
 def wire_bytes(claim: Claim, tables: Tables) -> Verdict:
     """Packet size of taco over bfloat16."""
     rows = tables.rows("codec_fidelity", codec="taco", label="ours")
     if not rows:
-        return _absent("codec_fidelity row of taco")
+        return absent("codec_fidelity row of taco")
     value = median(r["ratio_to_bf16"] for r in rows)
     size = median(r["bytes_per_element"] for r in rows)
-    return _judge(value >= claim.threshold, value, f"{size:.4f} bytes an element, scales included", rows)
+    return judged(value >= claim.threshold, value, f"{size:.4f} bytes an element, scales included", rows)
 
 
 def fused_operator(claim: Claim, tables: Tables) -> Verdict:
@@ -125,7 +82,7 @@ def fused_operator(claim: Claim, tables: Tables) -> Verdict:
 
 
 def _band(rows: list[Cells]) -> float:
-    return max((number(r["noise_band_pct"]) for r in _finite(rows, "noise_band_pct")), default=math.nan)
+    return max((number(r["noise_band_pct"]) for r in finite(rows, "noise_band_pct")), default=math.nan)
 
 
 def _band_words(band: float) -> str:
@@ -137,7 +94,7 @@ def _judge_losses(ok: bool, value: float, words: str, rows: list[Cells]) -> Verd
     seeds = len({r["seed"] for r in rows})
     if seeds < MIN_SEEDS:
         return Verdict(UNTESTABLE, f"{words}; {seeds} of the {MIN_SEEDS} seeds that a verdict needs", value, rows)
-    return _judge(ok, value, words, rows)
+    return judged(ok, value, words, rows)
 
 
 def _diverged(rows: list[Cells], plain: list[Cells]) -> Verdict | None:
@@ -145,7 +102,7 @@ def _diverged(rows: list[Cells], plain: list[Cells]) -> Verdict | None:
     others' changes do not make up for it. plain: the uncompressed runs of the same experiment."""
     lost = [r for r in rows if not math.isfinite(number(r["val_loss"]))]
     words = f"{len(lost)} of {len(rows)} compressed runs end without a finite loss"
-    if lost and len(_finite(plain, "val_loss")) < len(plain):
+    if lost and len(finite(plain, "val_loss")) < len(plain):
         return Verdict(UNTESTABLE, words + ", and so do uncompressed ones", math.nan, lost)
     return Verdict(FAILS, words, math.nan, lost) if lost else None
 
@@ -155,9 +112,9 @@ def near_lossless(claim: Claim, tables: Tables) -> Verdict:
     runs, plain = (tables.rows("accuracy", part="final", codec=codec) for codec in ("taco", "none"))
     if diverged := _diverged(runs, plain):
         return diverged
-    rows = _finite(runs, "delta_pct")
+    rows = finite(runs, "delta_pct")
     if not rows:
-        return _absent("run of taco with its uncompressed twin")
+        return absent("run of taco with its uncompressed twin")
     value, band = max(number(r["delta_pct"]) for r in rows), _band(rows)
     words = f"largest change {value:+.3f}% over {len(rows)} pairs of runs; {_band_words(band)}"
     if claim.threshold < value <= band:
@@ -167,26 +124,26 @@ def near_lossless(claim: Claim, tables: Tables) -> Verdict:
 
 def better_than_tahquant(claim: Claim, tables: Tables) -> Verdict:
     """Mean difference of the two changes; it must leave the seeds' noise to be a verdict."""
-    runs = _finite(tables.rows("accuracy", part="final"), "delta_pct")
+    runs = finite(tables.rows("accuracy", part="final"), "delta_pct")
     taco, tah = ({(r["model"], r["tp"], r["seed"]): r for r in runs if r["codec"] == c} for c in ("taco", "tahquant"))
     shared = sorted(set(taco) & set(tah))
     if not shared:
-        return _absent("pair of runs with taco and tahquant")
+        return absent("pair of runs with taco and tahquant")
     rows = [side[key] for key in shared for side in (taco, tah)]
     value = mean(number(tah[key]["delta_pct"]) - number(taco[key]["delta_pct"]) for key in shared)
     band = _band(rows)
     words = f"tahquant changes the loss by {value:+.3f} percentage points more than taco; {_band_words(band)}"
     if not abs(value) > band:
         return Verdict(UNTESTABLE, words + ", so the difference is not resolved", value, rows)
-    return _judge(value > claim.threshold, value, words, rows)
+    return judged(value > claim.threshold, value, words, rows)
 
 
 def error_growth(claim: Claim, tables: Tables) -> Verdict:
     """Growth of the training loss's distance to the baseline over the steps of training."""
-    rows = _finite(tables.rows("accuracy", part="final", codec="taco"), "first_quarter_pct")
+    rows = finite(tables.rows("accuracy", part="final", codec="taco"), "first_quarter_pct")
     rows = [r for r in rows if number(r["first_quarter_pct"]) > 0]
     if not rows:
-        return _absent("training curve of taco with its uncompressed twin")
+        return absent("training curve of taco with its uncompressed twin")
     value = median(number(r["last_quarter_pct"]) / number(r["first_quarter_pct"]) for r in rows)
     words = (
         f"the distance of the training loss to the baseline is {value:.1f} times as large in the last quarter as in "
@@ -200,9 +157,9 @@ def three_d(claim: Claim, tables: Tables) -> Verdict:
     runs, plain = (tables.rows("threed", compressed=axes) for axes in ("tp+dp+pp", "none"))
     if diverged := _diverged(runs, plain):
         return diverged
-    rows = _finite(runs, "delta_pct")
+    rows = finite(runs, "delta_pct")
     if not rows:
-        return _absent("run with TP, DP and PP compressed and its uncompressed twin")
+        return absent("run with TP, DP and PP compressed and its uncompressed twin")
     worst = max(rows, key=lambda r: number(r["delta_pct"]))
     value = number(worst["delta_pct"])
     words = f"it trains; largest change {value:+.3f}% at {number(worst['wire_ratio']):.2f} times fewer bytes"
@@ -217,20 +174,20 @@ def near_zero(claim: Claim, tables: Tables) -> Verdict:
     rows = tables.rows("distribution", part="tensor")
     roles = sorted({r["role"] for r in rows})
     if not rows:
-        return _absent("captured tensor")
+        return absent("captured tensor")
     shares = {role: median(r["near_zero_fraction"] for r in rows if r["role"] == role) for role in roles}
     sizes = {role: median(r["rms"] for r in rows if r["role"] == role) for role in roles}
     words = "; ".join(
         f"{role}: {100 * shares[role]:.1f}% of the elements, median rms {sizes[role]:.1e}" for role in roles
     )
     value = min(shares.values())
-    return _judge(value > claim.threshold, value, words, rows)
+    return judged(value > claim.threshold, value, words, rows)
 
 
 def _gain(rows: list[Cells], key: str, better: str, worse: str) -> tuple[float, list[Cells]]:
     """Median SQNR difference in dB between two values of column `key`, over captured data sets and roles with both."""
     found: dict[tuple, dict[str, Cells]] = {}
-    for r in _finite([r for r in rows if r["role"]], "sqnr_db"):
+    for r in finite([r for r in rows if r["role"]], "sqnr_db"):
         found.setdefault((r["dataset"], r["role"]), {})[r[key]] = r
     pairs = [pair for pair in found.values() if better in pair and worse in pair]
     value = median(number(p[better]["sqnr_db"]) - number(p[worse]["sqnr_db"]) for p in pairs)
@@ -243,8 +200,8 @@ def _ablated(axis: str, better: str, worse: str, words: str) -> Callable[[Claim,
     def rule(claim: Claim, tables: Tables) -> Verdict:
         value, rows = _gain(tables.rows("ablation", part="sqnr", base="taco", axis=axis), "value", better, worse)
         if not rows:
-            return _absent(f"ablation of {axis} on captured tensors")
-        return _judge(value >= claim.threshold, value, f"{words} {value:+.2f} dB of SQNR on captured tensors", rows)
+            return absent(f"ablation of {axis} on captured tensors")
+        return judged(value >= claim.threshold, value, f"{words} {value:+.2f} dB of SQNR on captured tensors", rows)
 
     return rule
 
@@ -256,12 +213,12 @@ def fp8_payload(claim: Claim, tables: Tables) -> Verdict:
     ]
     value, used = _gain(rows, "codec", "taco", "int8")
     if not used:
-        return _absent("captured tensor coded by taco and by int8")
+        return absent("captured tensor coded by taco and by int8")
     sizes = {c: median(r["bytes_per_element"] for r in used if r["codec"] == c) for c in ("taco", "int8")}
     words = (
         f"taco keeps {value:+.1f} dB against int8, at {sizes['taco']:.4f} against {sizes['int8']:.4f} bytes an element"
     )
-    return _judge(value > claim.threshold, value, words, used)
+    return judged(value > claim.threshold, value, words, used)
 
 
 # --- what the released code does ----------------------------------------------------------------------
@@ -273,10 +230,10 @@ def _released(keyword: str) -> Callable[[Claim, Tables], Verdict]:
     def rule(claim: Claim, tables: Tables) -> Verdict:
         rows = [r for r in tables.rows("correctness", label="authors-code") if keyword in r["rule"]]
         if not rows:
-            return _absent(f"check of the published semantics for {keyword}")
+            return absent(f"check of the published semantics for {keyword}")
         value = mean(r["passed"] == "true" for r in rows)
         failed = [r["detail"] for r in rows if r["passed"] != "true"]
-        return _judge(value >= claim.threshold, value, "; ".join(failed or [r["detail"] for r in rows]), rows)
+        return judged(value >= claim.threshold, value, "; ".join(failed or [r["detail"] for r in rows]), rows)
 
     return rule
 
@@ -294,6 +251,8 @@ RULES: dict[str, Callable[[Claim, Tables], Verdict]] = {
     "high-tp": high_tp,
     "three-d": three_d,
     "fused-operator": fused_operator,
+    "operator-speed": speed.operator_speed,
+    "faster-than-released": speed.faster_than_released,
     "rank-identity": _released("rank-identity"),
     "non-finite": _released("non-finite"),
     "tails": _released("tail"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib
 
 from taco.paper import style
-from taco.paper.figures import ablation, codecs, rules, training
+from taco.paper.figures import ablation, codecs, rules, speed, training
 from taco.paper.table import read_table
 from taco.paper.tables.load import experiment
 
@@ -19,6 +19,7 @@ FIGURES = {
     "scaling": training.scaling,
     "ablation": ablation.ablation,
     "correctness": rules.correctness,
+    "codec_speed": speed.codec_speed,
 }
 
 

@@ -15,8 +15,9 @@ from taco.paper.table import Row, number
 PROVENANCE = ("kind", "label", "status", "log", "commit", "date", "device", "hardware", "transport", "seed")
 """The last columns of every table.
 
-kind: measured, modelled or paper. label: ours, authors-code (their semantics, run by us) or paper.
-status: measured, published or missing; a missing row has its log's name and no numbers.
+kind: measured, modelled or paper. label: ours, authors-code (their semantics or kernels, run by us), peer (another
+implementation, run by us) or paper. status: measured, published, missing or failed (it raised); a missing row has its
+log's name, and neither of the last two has numbers.
 """
 
 
@@ -49,7 +50,7 @@ def read_logs(name: str, folder: Path, source: str) -> Logs:
     runs, missing_runs = _read(chosen.runs(source), folder)
     for run, found in runs.items():
         _check_run(run, found)
-    measures, missing_measures = _read(chosen.measures, folder)
+    measures, missing_measures = _read(chosen.measured(source), folder)
     return Logs(runs=runs, measures=measures, missing_runs=missing_runs, missing_measures=missing_measures)
 
 

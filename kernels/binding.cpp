@@ -1,155 +1,182 @@
-// torch.ops.taco.*: checks, allocation and dispatch on torch's stable ABI, so that one library serves every
-// torch >= 2.10 and every Python. Fake implementations are in taco/codec/cuda.py, the packet layout in taco/codec/wire.py.
+// torch.ops.taco.{encode, decode, decode_sum, decode_sum_encode}: checks, allocation and dispatch of the group codec on
+// torch's stable ABI, so that one library serves every torch >= 2.10 and every Python. Fake implementations are in
+// taco/codec/cuda.py.
+//
+// A codec comes as one integer, `codec` (taco.codec.cuda.number): a call of a few microseconds has no time for names.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
+#include <algorithm>
 #include <cmath>
-#include <string>
 #include <vector>
 
+#include "packets.h"
 #include "stream.h"
 
 namespace {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-using taco::dtype_of;
+using taco::check_numel;
+using taco::Form;
 using taco::on_device;
+using taco::PacketRows;
+using taco::packets_of;
 using taco::Payload;
 using taco::Scale;
+using taco::Sections;
+using taco::Seeds;
 using taco::Spec;
 using taco::Target;
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
 
-Payload payload_of(const std::string& name) {
-  if (name == "e4m3") return Payload::kE4M3;
-  if (name == "e5m2") return Payload::kE5M2;
-  if (name == "int8") return Payload::kInt8;
-  if (name == "int6") return Payload::kInt6;
-  STD_TORCH_CHECK(name == "int4", "got payload ", name, "; need e4m3, e5m2, int8, int6 or int4; because these have kernels");
-  return Payload::kInt4;
+// Fields of a codec's number, lowest bits first.
+struct Codec {
+  int payload, scale;
+  bool adaptive, signs, stochastic;
+  int group, rotation_size;
+
+  explicit Codec(int64_t number) {
+    auto take = [&](int bits) {
+      int field = int(number & ((1 << bits) - 1));
+      number >>= bits;
+      return field;
+    };
+    payload = take(3);
+    scale = take(2);
+    adaptive = take(1);
+    signs = take(1);
+    stochastic = take(1);
+    group = 1 << take(4);
+    rotation_size = 1 << take(4);
+    STD_TORCH_CHECK(number == 0 && payload <= int(Payload::kInt4) && scale <= int(Scale::kE8m0) && group >= 32 && group <= 2048 &&
+                        (rotation_size == 1 || rotation_size >= 16) && rotation_size <= group,
+                    "got another codec number; need one of taco.codec.cuda.number; because its fields choose the kernel");
+  }
+};
+
+// The packet of `groups` groups, as wire.group_layout lays it out.
+Form form_of(const Codec& codec, int64_t groups) {
+  Form form{};
+  form.payload = Payload(codec.payload);
+  form.scale = Scale(codec.scale);
+  form.adaptive = codec.adaptive;
+  const int64_t codes = groups * codec.group;
+  const bool narrow = form.payload == Payload::kInt4 || form.payload == Payload::kInt6;
+  Sections sections;
+  form.low = sections.add(narrow ? codes / 2 : codes);
+  form.high = sections.add(form.payload == Payload::kInt6 ? codes / 4 : 0);
+  form.scales = sections.add(groups * bytes_of(form.scale));
+  form.alphas = sections.add(form.adaptive ? groups * 4 : 0);
+  form.nbytes = sections.total();
+  return form;
 }
 
-Scale scale_of(const std::string& name) {
-  if (name == "fp32") return Scale::kFp32;
-  if (name == "bf16") return Scale::kBf16;
-  STD_TORCH_CHECK(name == "e8m0", "got scale ", name, "; need fp32, bf16 or e8m0; because these have kernels");
-  return Scale::kE8m0;
-}
-
-// sections: byte offsets of low plane, high plane (-1: none), scales, alphas (-1: none), then the packet's size.
-Spec spec_of(int64_t numel, int64_t group, int64_t rotation_size, bool signs, const std::string& payload,
-             const std::string& scale, bool adaptive, const std::vector<int64_t>& sections) {
-  STD_TORCH_CHECK(sections.size() == 5, "got ", sections.size(), " section offsets; need 5; because wire.py lays out 4 sections and a size");
-  STD_TORCH_CHECK(group >= 16 && group <= 2048 && (group & (group - 1)) == 0, "got group ", group,
-                  "; need a power of two from 16 to 2048; because the kernels are instantiated for those");
-  STD_TORCH_CHECK(rotation_size >= 1 && rotation_size <= group && (rotation_size & (rotation_size - 1)) == 0,
-                  "got rotation_size ", rotation_size, "; need a power of two up to the group; because a rotation may not cross it");
-  STD_TORCH_CHECK(numel >= 0, "got numel ", numel, "; need at least 0; because it counts elements");
+Spec spec_of(int64_t numel, const Codec& codec) {
+  check_numel(numel);
   Spec spec{};
   spec.numel = numel;
-  spec.groups = (numel + group - 1) / group;
-  spec.low = sections[0];
-  spec.high = sections[1];
-  spec.scales = sections[2];
-  spec.alphas = sections[3];
-  spec.nbytes = sections[4];
-  spec.group = int(group);
-  spec.rotation_size = int(rotation_size);
-  spec.inv_sqrt_size = float(1.0 / std::sqrt(double(rotation_size)));
-  spec.payload = payload_of(payload);
-  spec.scale = scale_of(scale);
-  spec.signs = signs && rotation_size > 1;
-  spec.adaptive = adaptive;
-
-  int64_t codes = spec.groups * group;
-  int64_t low_bytes = payload == "int4" || payload == "int6" ? codes / 2 : codes;
-  auto inside = [&](int64_t offset, int64_t bytes) { return offset >= 0 && offset % 16 == 0 && offset + bytes <= spec.nbytes; };
-  bool fits = inside(spec.low, low_bytes) && inside(spec.scales, spec.groups * taco::bytes_of(spec.scale)) &&
-              (payload != "int6" || inside(spec.high, codes / 4)) && (!adaptive || inside(spec.alphas, spec.groups * 4));
-  STD_TORCH_CHECK(fits, "got sections outside the packet; need 16-byte aligned offsets that hold ", spec.groups,
-                  " groups; because the kernels write there");
+  spec.group = codec.group;
+  spec.groups = (numel + codec.group - 1) / codec.group;
+  spec.rotation_size = codec.rotation_size;
+  spec.inv_sqrt_size = float(1.0 / std::sqrt(double(codec.rotation_size)));
+  spec.signs = codec.signs && codec.rotation_size > 1;
+  spec.stochastic = codec.stochastic;
+  spec.form = form_of(codec, spec.groups);
   return spec;
 }
 
-void check_packets(const Tensor& packets, const Spec& spec, int64_t rank) {
-  STD_TORCH_CHECK(packets.scalar_type() == ScalarType::Byte && packets.is_contiguous() && packets.dim() == rank &&
-                      packets.size(rank - 1) == spec.nbytes && (rank == 1 || packets.size(0) > 0),
-                  "got packets of another dtype, layout or size; need contiguous uint8 of ", spec.nbytes,
-                  " bytes each; because that is the packet of ", spec.numel, " elements");
-  STD_TORCH_CHECK(reinterpret_cast<uintptr_t>(packets.const_data_ptr()) % 16 == 0,
-                  "got packets that are not 16-byte aligned; need an aligned buffer; because the kernels load words");
+// Whether 16-byte accesses work in every row of a tensor of `numel` elements a row.
+bool aligned(const void* data, int64_t rows, int64_t numel, taco::Dtype dtype) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && (rows == 1 || numel * bytes_of(dtype) % 16 == 0);
 }
 
-Tensor encode(const Tensor& x, std::string payload, int64_t group, int64_t rotation_size, bool signs, std::string scale,
-              bool adaptive, bool stochastic, int64_t seed, std::vector<int64_t> sections) {
-  STD_TORCH_CHECK(x.is_contiguous(), "got a non-contiguous tensor; need a contiguous one; because the wire order is flat");
-  Spec spec = spec_of(x.numel(), group, rotation_size, signs, payload, scale, adaptive, sections);
-  spec.dtype = dtype_of(x.scalar_type());
-  spec.stochastic = stochastic;
-  spec.seed = uint32_t(seed);
-  Tensor packet = torch::stable::new_empty(x, {spec.nbytes}, ScalarType::Byte);
-  on_device(x, [&](Target target) {
-    return taco::encode(spec, target, x.const_data_ptr(), static_cast<uint8_t*>(packet.mutable_data_ptr()));
+// launch(first, count, seeds) for batches of rows: a grid has at most 65535 of them, and its seeds are its arguments.
+template <class Launch>
+cudaError_t in_batches(int64_t rows, bool stochastic, const std::vector<int64_t>& seeds, Launch launch) {
+  STD_TORCH_CHECK(!stochastic || int64_t(seeds.size()) == rows, "got ", seeds.size(), " seeds for ", rows,
+                  " rows; need one a row; because rounding is stochastic");
+  const int64_t batch = stochastic ? taco::kMaxSeeds : 65535;
+  for (int64_t first = 0; first < rows; first += batch) {
+    const int64_t count = std::min(batch, rows - first);
+    Seeds some{};
+    for (int64_t i = 0; stochastic && i < count; ++i) some.of[i] = uint32_t(seeds[first + i]);
+    cudaError_t status = launch(first, count, some);
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
+}
+
+PacketRows rows_of(const PacketRows& packets, int64_t first, int64_t count) {
+  PacketRows some = packets;
+  some.data += first * packets.row_stride;
+  some.rows = count;
+  return some;
+}
+
+Tensor encode(const Tensor& rows, int64_t codec, std::vector<int64_t> seeds) {
+  taco::check_rows(rows);
+  Spec spec = spec_of(rows.size(1), Codec(codec));
+  const int64_t count = rows.size(0);
+  spec.dtype = taco::dtype_of(rows.scalar_type());
+  const auto* x = static_cast<const uint8_t*>(rows.const_data_ptr());
+  spec.aligned = aligned(x, count, spec.numel, spec.dtype);
+  Tensor packets = torch::stable::new_empty(rows, {count, spec.form.nbytes}, ScalarType::Byte);
+  auto* to = static_cast<uint8_t*>(packets.mutable_data_ptr());
+  on_device(rows, [&](Target target) {
+    return in_batches(count, spec.stochastic, seeds, [&](int64_t first, int64_t some, const Seeds& each) {
+      const uint8_t* from = x + first * spec.numel * bytes_of(spec.dtype);
+      return taco::encode(spec, target, int(some), from, to + first * spec.form.nbytes, each);
+    });
   });
-  return packet;
+  return packets;
 }
 
-Tensor decode_sum(const Tensor& packets, int64_t numel, ScalarType dtype, std::string payload, int64_t group,
-                  int64_t rotation_size, bool signs, std::string scale, bool adaptive, std::vector<int64_t> sections) {
-  Spec spec = spec_of(numel, group, rotation_size, signs, payload, scale, adaptive, sections);
-  spec.dtype = dtype_of(dtype);
-  check_packets(packets, spec, 2);
-  Tensor out = torch::stable::new_empty(packets, {numel}, dtype);
+Tensor decode_sum(const Tensor& packets, int64_t numel, ScalarType dtype, int64_t codec) {
+  Spec spec = spec_of(numel, Codec(codec));
+  spec.dtype = taco::dtype_of(dtype);
+  PacketRows from = packets_of(packets, spec.form.nbytes);
+  Tensor out = torch::stable::new_empty(packets, {from.rows, numel}, dtype);
+  auto* to = static_cast<uint8_t*>(out.mutable_data_ptr());
+  spec.aligned = aligned(to, from.rows, numel, spec.dtype);
   on_device(packets, [&](Target target) {
-    return taco::decode_sum(spec, target, static_cast<const uint8_t*>(packets.const_data_ptr()),
-                            int(packets.size(0)), out.mutable_data_ptr());
+    return in_batches(from.rows, false, {}, [&](int64_t first, int64_t some, const Seeds&) {
+      return taco::decode_sum(spec, target, rows_of(from, first, some), to + first * numel * bytes_of(spec.dtype));
+    });
   });
   return out;
 }
 
-Tensor decode(const Tensor& packet, int64_t numel, ScalarType dtype, std::string payload, int64_t group,
-              int64_t rotation_size, bool signs, std::string scale, bool adaptive, std::vector<int64_t> sections) {
-  Spec spec = spec_of(numel, group, rotation_size, signs, payload, scale, adaptive, sections);
-  spec.dtype = dtype_of(dtype);
-  check_packets(packet, spec, 1);
-  Tensor out = torch::stable::new_empty(packet, {numel}, dtype);
-  on_device(packet, [&](Target target) {
-    return taco::decode_sum(spec, target, static_cast<const uint8_t*>(packet.const_data_ptr()), 1,
-                            out.mutable_data_ptr());
+Tensor decode_sum_encode(const Tensor& packets, int64_t numel, int64_t codec, int64_t target_codec, std::vector<int64_t> seeds) {
+  const Codec source(codec), result(target_codec);
+  STD_TORCH_CHECK(source.group == result.group && source.signs == result.signs && source.rotation_size == result.rotation_size,
+                  "got codecs of two groups or rotations; need the same; because a sum of coefficients has a meaning in "
+                  "their own rotation only");
+  Spec spec = spec_of(numel, source);
+  spec.dtype = taco::Dtype::kBf16;  // no tensor: any; presets are compiled for it
+  spec.aligned = true;
+  spec.stochastic = result.stochastic;
+  const Form form = form_of(result, spec.groups);
+  PacketRows from = packets_of(packets, spec.form.nbytes);
+  Tensor out = torch::stable::new_empty(packets, {from.rows, form.nbytes});
+  auto* to = static_cast<uint8_t*>(out.mutable_data_ptr());
+  on_device(packets, [&](Target target) {
+    return in_batches(from.rows, spec.stochastic, seeds, [&](int64_t first, int64_t some, const Seeds& each) {
+      return taco::decode_sum_encode(spec, form, target, rows_of(from, first, some), to + first * form.nbytes, each);
+    });
   });
   return out;
-}
-
-Tensor decode_sum_encode(const Tensor& packets, int64_t numel, std::string payload, int64_t group, std::string scale,
-                         bool adaptive, bool stochastic, int64_t seed, std::vector<int64_t> sections) {
-  Spec spec = spec_of(numel, group, 1, false, payload, scale, adaptive, sections);
-  spec.stochastic = stochastic;
-  spec.seed = uint32_t(seed);
-  check_packets(packets, spec, 2);
-  Tensor packet = torch::stable::new_empty(packets, {spec.nbytes});
-  on_device(packets, [&](Target target) {
-    return taco::decode_sum_encode(spec, target, static_cast<const uint8_t*>(packets.const_data_ptr()),
-                                   int(packets.size(0)), static_cast<uint8_t*>(packet.mutable_data_ptr()));
-  });
-  return packet;
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY(taco, m) {
-  m.def("encode(Tensor x, str payload, int group, int rotation_size, bool signs, str scale, bool adaptive, "
-        "bool stochastic, int seed, int[] sections) -> Tensor");
-  m.def("decode(Tensor packet, int numel, ScalarType dtype, str payload, int group, int rotation_size, bool signs, "
-        "str scale, bool adaptive, int[] sections) -> Tensor");
-  m.def("decode_sum(Tensor packets, int numel, ScalarType dtype, str payload, int group, int rotation_size, bool signs, "
-        "str scale, bool adaptive, int[] sections) -> Tensor");
-  m.def("decode_sum_encode(Tensor packets, int numel, str payload, int group, str scale, bool adaptive, "
-        "bool stochastic, int seed, int[] sections) -> Tensor");
+  m.def("encode(Tensor rows, int codec, int[] seeds) -> Tensor");
+  m.def("decode_sum(Tensor packets, int numel, ScalarType dtype, int codec) -> Tensor");
+  m.def("decode_sum_encode(Tensor packets, int numel, int codec, int target, int[] seeds) -> Tensor");
 }
 
-#define TACO_IMPL(m)                       \
-  m.impl("encode", TORCH_BOX(&encode));    \
-  m.impl("decode", TORCH_BOX(&decode));    \
+#define TACO_IMPL(m)                            \
+  m.impl("encode", TORCH_BOX(&encode));         \
   m.impl("decode_sum", TORCH_BOX(&decode_sum)); \
   m.impl("decode_sum_encode", TORCH_BOX(&decode_sum_encode));
 

@@ -6,6 +6,7 @@
 #include "portable.cuh"
 
 #if defined(__CUDACC__)
+#include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #endif
 
@@ -34,20 +35,34 @@ struct Fp8 {
     return uint8_t(sign | ((a >> kShift) - (uint32_t(127 - B) << M)));
   }
 
-  TACO_HD static uint8_t to_code(float y) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    return __nv_cvt_float_to_fp8(y, __NV_SATFINITE, kE4M3 ? __NV_E4M3 : __NV_E5M2);
-#else
-    return to_code_software(y);
-#endif
-  }
-
   TACO_HD static float from_code(uint8_t code) {
     uint32_t sign = uint32_t(code & 0x80) << 24, a = code & 0x7f;
     if (kE4M3 ? a == 0x7f : a > 0x7c) return float_of(sign | kNanBits);
     if (!kE4M3 && a == 0x7c) return float_of(sign | kInfBits);
     if ((a >> M) == 0) return float_of(sign | bits_of(mul(float(a), float_of(uint32_t(128 - B - M) << 23))));
     return float_of(sign | ((a << kShift) + (uint32_t(127 - B) << 23)));
+  }
+
+  // Codes of a (low byte) and b: one instruction from sm_89 on.
+  TACO_HD static uint32_t to_codes(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, kE4M3 ? __NV_E4M3 : __NV_E5M2);
+#else
+    return to_code_software(a) | uint32_t(to_code_software(b)) << 8;
+#endif
+  }
+
+  // Values of the low two bytes of `codes`.
+  TACO_HD static void from_codes(uint32_t codes, float& a, float& b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t(codes), kE4M3 ? __NV_E4M3 : __NV_E5M2);
+    float2 values = __half22float2(halves);
+    a = values.x;
+    b = values.y;
+#else
+    a = from_code(uint8_t(codes));
+    b = from_code(uint8_t(codes >> 8));
+#endif
   }
 
   // The distance between neighbouring values at magnitude `a` >= 0.

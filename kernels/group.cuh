@@ -1,125 +1,195 @@
-// One group of the group codec, from values to its part of the packet and back. The specification is
+// One group of the group codec between values and codes, in the registers of a team. The specification is
 // taco/codec/reference.py; every function here gives its bits.
 //
 // Packet: uint8 [nbytes] = [low plane][high plane, 6-bit payloads only][scales][alphas, adaptive only], each section
 // 16-byte aligned and zero padded. Planes hold groups * G codes: a tail stores all coefficients of its group.
 #pragma once
 
-#include "payload.cuh"
-#include "planes.cuh"
+#include "integer.cuh"
 #include "random.cuh"
 #include "reduce.cuh"
 #include "rotate.cuh"
 #include "scale.cuh"
+#include "tensor_io.cuh"
 
 namespace taco {
 
-enum class Dtype : int { kFp32 = 0, kBf16 = 1, kFp16 = 2 };
-
-// What a message needs beside its pointers. Offsets are in bytes from the start of a packet; -1: no such section.
-struct Spec {
-  int64_t numel;
-  int64_t groups;
+// Byte offsets of a packet's sections (wire.py), and what they hold.
+struct Form {
   int64_t low, high, scales, alphas, nbytes;
-  int group;
-  int rotation_size;  // 1: not rotated
-  float inv_sqrt_size;
-  uint32_t seed;  // low 32 bits
   Payload payload;
   Scale scale;
-  Dtype dtype;  // of the tensor side
-  bool signs, adaptive, stochastic;
+  bool adaptive;
 };
 
-TACO_HD int64_t count_of(const Spec& spec, int64_t group) {
-  int64_t left = spec.numel - group * spec.group;
-  return left < spec.group ? left : spec.group;
+// A message of numel elements in groups of `group`; rotation_size 1: not rotated.
+struct Spec {
+  int64_t numel, groups;
+  int group, rotation_size;
+  float inv_sqrt_size;
+  bool signs, stochastic;
+  bool aligned;  // every row of the tensor starts at a multiple of 16 bytes
+  Dtype dtype;   // of the tensor
+  Form form;
+};
+
+// The low 32 bits of the seed of each message of a launch.
+constexpr int kMaxSeeds = 32;
+struct Seeds {
+  uint32_t of[kMaxSeeds];
+};
+
+constexpr int kAtRunTime = -1;
+
+// How a kernel is compiled. V: vectors a lane. LANES: of a team, 0: at run time. SIZE: of rotation blocks: 0 no rotation, 1 the
+// group. SIGNED, ADAPTIVE, SCALE, DTYPE: as in Spec and Form. What is kAtRunTime is read from those; stochastic rounding
+// is compiled where SIZE is.
+template <int V_, int LANES_, int SIZE_, int SIGNED_, int ADAPTIVE_, int SCALE_, int DTYPE_>
+struct Shape {
+  static constexpr int V = V_, LANES = LANES_, SIZE = SIZE_;
+  static constexpr bool kGeneral = SIZE_ == kAtRunTime;
+  using Lanes = Team<LANES_>;
+  using Values = float[8 * V_];
+
+  TACO_HD static int rotation_size(const Spec& spec, Lanes team) {
+    return kGeneral ? spec.rotation_size : (SIZE ? 8 * V * team.lanes : 1);
+  }
+  TACO_HD static float factor(const Spec& spec) { return SIZE == 0 ? 1.0f : spec.inv_sqrt_size; }
+  TACO_HD static bool is_signed(const Spec& spec) { return SIGNED_ == kAtRunTime ? spec.signs : SIGNED_ != 0; }
+  TACO_HD static bool adaptive(const Form& form) { return ADAPTIVE_ == kAtRunTime ? form.adaptive : ADAPTIVE_ != 0; }
+  TACO_HD static Scale scale(const Form& form) { return SCALE_ == kAtRunTime ? form.scale : Scale(SCALE_); }
+  TACO_HD static Dtype dtype(const Spec& spec) { return DTYPE_ == kAtRunTime ? spec.dtype : Dtype(DTYPE_); }
+  // Squares of bf16 numbers have 16 significant bits: exact, except where they are far below alpha's 1e-6.
+  static constexpr bool kExactSquares = DTYPE_ == int(Dtype::kBf16);
+};
+
+template <int V, int LANES>
+using General = Shape<V, LANES, kAtRunTime, kAtRunTime, kAtRunTime, kAtRunTime, kAtRunTime>;
+
+// Which group a team works on, and where: vector 0 of this lane, counted over the message. whole: all its elements exist;
+// may be false for such a group too, but is the same for all teams of a warp.
+template <class S>
+struct Place {
+  typename S::Lanes team;
+  int64_t group;
+  int64_t first;
+  bool whole;
+
+  TACO_HD int64_t vector(int w) const { return first + w * team.lanes; }
+};
+
+// Codes and scales of a group, as a lane holds them.
+template <int V>
+struct Coded {
+  Codes codes[V];
+  float scale, alpha;
+};
+
+// alpha of a group of values or of its coefficients (Parseval).
+template <class S, bool EXACT_SQUARES>
+TACO_HD float alpha_of(const Spec& spec, const typename S::Values& v, float target, const Place<S>& at) {
+  float sum = sum_of_squares<S::V, EXACT_SQUARES>(v, at.team);
+  // a power of two: the product with its reciprocal has the quotient's bits
+  float mean = mul(sum, 1.0f / float(8 * S::V * at.team.lanes));
+  if (!at.whole) {
+    int64_t left = spec.numel - at.group * spec.group;
+    if (left < spec.group) mean = div(sum, float(left < 1 ? 1 : left));
+  }
+  return adaptive_alpha(mean, target);
 }
 
-// v (orthonormal coefficients, alpha applied) -> codes and scales of group `index` in `packet`.
-template <int E, int LANES>
-TACO_HD void quantise_group(const Spec& spec, const float (&v)[E], float alpha, int64_t index, int lane, bool live,
-                            uint8_t* packet) {
-  uint32_t top = absmax_bits<E, LANES>(v);
-  if (!live) return;
-  bool finite = top < kInfBits, usable = finite && top != 0;
-  float s = finite ? scale_value(float_of(top), target_of(spec.payload), spec.scale) : float_of(kNanBits);
-  float inv = usable ? div(1.0f, s) : 0.0f;
-  int64_t first = index * (E * LANES) + lane * E;
-  with_payload(spec.payload, [&](auto p) {
-    using P = decltype(p);
-    uint8_t q[E];
+// Numbers v -> codes and scale of the coefficients v * factor. factor includes alpha, which the result only keeps.
+template <class P, class S>
+TACO_HD Coded<S::V> quantise(const Spec& spec, const Form& form, const typename S::Values& v, float factor, float alpha,
+                             const Place<S>& at, uint32_t seed) {
+  float top = mul(absmax<S::V>(v, at.team), factor);
+  bool finite = bits_of(top) < kInfBits, usable = finite && top != 0.0f;
+  float s = scale_value(usable ? top : 1.0f, P::kMax, S::scale(form), S::adaptive(form));
+  float g = mul(factor, reciprocal(s));
+  Coded<S::V> out;
+  out.scale = usable ? s : (finite ? 0.0f : float_of(kNanBits));
+  out.alpha = finite ? alpha : 1.0f;
 #pragma unroll
-    for (int i = 0; i < E; ++i) {
-      float y = usable ? mul(v[i], inv) : 0.0f;
-      q[i] = spec.stochastic ? P::stochastic(y, uniform(spec.seed, uint64_t(first + i))) : P::nearest(y);
+  for (int w = 0; w < S::V; ++w) {
+    if (S::kGeneral && spec.stochastic) {
+      float u[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) u[i] = uniform(seed, uint64_t(8 * at.vector(w) + i));
+      out.codes[w] = P::stochastic(v + 8 * w, g, u);
+    } else {
+      out.codes[w] = P::nearest(v + 8 * w, g);
     }
-    store_codes<P, E>(q, first, packet + spec.low, packet + spec.high);
-  });
-  if (lane == 0) {
-    store_scale(s, index, packet + spec.scales, spec.scale);
-    if (spec.adaptive) reinterpret_cast<float*>(packet + spec.alphas)[index] = finite ? alpha : 1.0f;
+  }
+  if (any_lane(!usable)) {
+    uint32_t kept = usable ? 0xffffffffu : 0;
+#pragma unroll
+    for (int w = 0; w < S::V; ++w) {
+      out.codes[w].low &= kept;
+      out.codes[w].high &= kept;
+    }
+  }
+  return out;
+}
+
+// Values -> codes and scales.
+template <class P, class S>
+TACO_HD Coded<S::V> encode_group(const Spec& spec, typename S::Values& v, const Place<S>& at, uint32_t seed) {
+  float factor = S::factor(spec), alpha = 1.0f;
+  if (S::adaptive(spec.form)) {
+    alpha = alpha_of<S, S::kExactSquares>(spec, v, P::kMax, at);
+    factor = mul(alpha, factor);
+  }
+  int size = S::rotation_size(spec, at.team);
+  if (size > 1) butterflies<S::V>(v, at.team, size);
+  return quantise<P, S>(spec, spec.form, v, factor, alpha, at, seed);
+}
+
+// Sums of coefficients -> codes and scales in another or the same form.
+template <class P, class S>
+TACO_HD Coded<S::V> encode_sum(const Spec& spec, const Form& form, const typename S::Values& v, const Place<S>& at,
+                               uint32_t seed) {
+  float alpha = S::adaptive(form) ? alpha_of<S, false>(spec, v, P::kMax, at) : 1.0f;
+  return quantise<P, S>(spec, form, v, alpha, alpha, at, seed);
+}
+
+// The value of a code of 1: s * (1 / alpha) * factor.
+template <class S>
+TACO_HD float unit_of(const Form& form, const Coded<S::V>& part, float factor) {
+  return mul(S::adaptive(form) ? mul(part.scale, reciprocal(part.alpha)) : part.scale, factor);
+}
+
+template <class P, int V>
+TACO_HD void values_of(const Coded<V>& part, float (&q)[8 * V]) {
+#pragma unroll
+  for (int w = 0; w < V; ++w) P::values(part.codes[w], q + 8 * w);
+}
+
+// sum = coefficients * factor of a part, or sum += those.
+template <class P, class S>
+TACO_HD void add_part(const Form& form, const Coded<S::V>& part, float factor, bool first, typename S::Values& sum) {
+  typename S::Values q;
+  float unit = unit_of<S>(form, part, factor);
+  values_of<P, S::V>(part, q);
+#pragma unroll
+  for (int i = 0; i < 8 * S::V; ++i) {
+    float c = mul(q[i], unit);
+    sum[i] = first ? c : add(sum[i], c);
   }
 }
 
-// alpha of a group of values or of its coefficients (Parseval), multiplied into them; 1 when the codec sends none.
-template <int E, int LANES>
-TACO_HD float apply_alpha(const Spec& spec, float (&v)[E], int64_t index) {
-  if (!spec.adaptive) return 1.0f;
-  int64_t count = count_of(spec, index);
-  float mean = div(sum_of_squares<E, LANES>(v), float(count < 1 ? 1 : count));
-  float alpha = adaptive_alpha(mean, target_of(spec.payload));
-#pragma unroll
-  for (int i = 0; i < E; ++i) v[i] = mul(v[i], alpha);
-  return alpha;
-}
-
-// v: values of the group, zero beyond the tail.
-template <int E, int LANES>
-TACO_HD void encode_group(const Spec& spec, float (&v)[E], int64_t index, int lane, bool live, uint8_t* packet) {
-  float alpha = apply_alpha<E, LANES>(spec, v, index);
-  if (spec.signs) {
-#pragma unroll
-    for (int i = 0; i < E; ++i) v[i] = mul(v[i], sign_of((lane * E + i) & (spec.rotation_size - 1)));
+// One packet -> values. Its codes are transformed before they are scaled: sums of small integers are exact.
+template <class P, class S>
+TACO_HD void decode_group(const Spec& spec, const Coded<S::V>& part, typename S::Values& v, const Place<S>& at) {
+  if constexpr (IntegerTransform<P, S>::kFits) {
+    IntegerTransform<P, S>::run(part.codes, at.team, v);
+  } else {
+    values_of<P, S::V>(part, v);
+    int size = S::rotation_size(spec, at.team);
+    if (size > 1) butterflies<S::V>(v, at.team, size);
   }
-  hadamard<E, LANES>(v, lane, spec.rotation_size, spec.inv_sqrt_size);
-  quantise_group<E, LANES>(spec, v, alpha, index, lane, live, packet);
-}
-
-// Coefficients of group `index`: c = q * (s * (1 / alpha)).
-template <int E, int LANES>
-TACO_HD void coefficients(const Spec& spec, float (&c)[E], int64_t index, int lane, const uint8_t* packet) {
-  float s = load_scale(index, packet + spec.scales, spec.scale);
-  if (spec.adaptive) s = mul(s, div(1.0f, reinterpret_cast<const float*>(packet + spec.alphas)[index]));
-  with_payload(spec.payload, [&](auto p) {
-    using P = decltype(p);
-    uint8_t q[E];
-    load_codes<P, E>(q, index * (E * LANES) + lane * E, packet + spec.low, packet + spec.high);
+  float unit = unit_of<S>(spec.form, part, S::factor(spec));
 #pragma unroll
-    for (int i = 0; i < E; ++i) c[i] = mul(P::value(q[i]), s);
-  });
-}
-
-// Sum over `packets` packets, `spec.nbytes` apart, in index order.
-template <int E, int LANES>
-TACO_HD void sum_coefficients(const Spec& spec, float (&acc)[E], int64_t index, int lane, const uint8_t* packets,
-                              int count) {
-  coefficients<E, LANES>(spec, acc, index, lane, packets);
-  for (int r = 1; r < count; ++r) {
-    float c[E];
-    coefficients<E, LANES>(spec, c, index, lane, packets + r * spec.nbytes);
-#pragma unroll
-    for (int i = 0; i < E; ++i) acc[i] = add(acc[i], c[i]);
-  }
-}
-
-// Coefficients -> values.
-template <int E, int LANES>
-TACO_HD void unrotate(const Spec& spec, float (&v)[E], int lane) {
-  hadamard<E, LANES>(v, lane, spec.rotation_size, spec.inv_sqrt_size);
-  if (!spec.signs) return;
-#pragma unroll
-  for (int i = 0; i < E; ++i) v[i] = mul(v[i], sign_of((lane * E + i) & (spec.rotation_size - 1)));
+  for (int i = 0; i < 8 * S::V; ++i) v[i] = mul(v[i], unit);
 }
 
 }  // namespace taco

@@ -1,52 +1,106 @@
 // From a run-time group size to a template instance, and from a job to a kernel or a host loop.
 //
-// A job is a functor Job<E, LANES>: job(group, lane, live), called for every group by its LANES lanes. `live` is false for
-// the lanes of a warp that hold no group; they take part in lane exchanges and write nothing.
+// A job is a struct template over a Shape with members spec and rows, and
+//   kSteps                          wanted steps a block
+//   kShared, kAlign                 bytes of shared memory of a block and their alignment
+//   Job at_row(row)                 the job with its pointers at a row
+//   void run(shared, lane, steps)   on a GPU: all tiles of a warp
+//   void run_group(at)              on the host: one group, by a team of one lane
+//   void finish()                   what is left to do once a row, by one thread
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "ops.h"
-#include "tensor_io.cuh"
+#include "stage.cuh"
 
 namespace taco {
 
-// 8 warps a block: small tensors still spread over many SMs. Not tuned.
-constexpr int kThreads = 256;
+// The steps of a block, a grid apart. All its warps take the same (their last tiles may lie beyond the message), so that the
+// compiler sees lane exchanges in uniform control flow. Before `whole_elements` all elements of a step exist and lie
+// aligned, before `whole_groups` all groups exist.
+struct Steps {
+  int first, stride, end, whole_elements, whole_groups;
+};
 
-template <int LANES, class Job>
-__global__ void __launch_bounds__(kThreads) run_groups(Job job) {
-  int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  int64_t group = thread / LANES;
-  job(group, int(thread % LANES), group < job.spec.groups);
+template <class S, class Job>
+__global__ void __launch_bounds__(kThreads) run_steps(const __grid_constant__ Job jobs, int end, int whole_elements,
+                                                      int whole_groups, int lane_bits) {
+  __shared__ alignas(Job::kAlign) uint8_t shared[Job::kShared];
+  const Job job = jobs.at_row(blockIdx.y);
+  job.run(shared_address(shared), Lane<S>(lane_bits), Steps{int(blockIdx.x), int(gridDim.x), end, whole_elements, whole_groups});
+  if (blockIdx.x == 0 && threadIdx.x == 0) job.finish();
 }
 
-template <template <int, int> class Job, int G, class... Args>
-cudaError_t run_instance(const Spec& spec, const Target& target, Args... args) {
-  if (!target.cuda) {
-    Job<G, 1> job{spec, args...};
-    for (int64_t group = 0; group < spec.groups; ++group) job(group, 0, true);
-    return cudaSuccess;
+// How many blocks of a kernel the current device holds at once.
+template <class S, class Job>
+cudaError_t resident_blocks(int* blocks) {
+  static int cached[64];  // by device; a race writes the same number twice
+  int device = 0, per_sm = 0, sms = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status != cudaSuccess) return status;
+  int& known = cached[device & 63];
+  if (known == 0) {
+    status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, run_steps<S, Job>, kThreads, 0);
+    if (status != cudaSuccess) return status;
+    status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (status != cudaSuccess) return status;
+    known = per_sm * sms;
   }
-  constexpr int kLanes = lanes_of(G);
-  int64_t blocks = (spec.groups * kLanes + kThreads - 1) / kThreads;
-  Job<G / kLanes, kLanes> job{spec, args...};
-  run_groups<kLanes><<<dim3(unsigned(blocks)), kThreads, 0, static_cast<cudaStream_t>(target.stream)>>>(job);
+  *blocks = known;
+  return cudaSuccess;
+}
+
+// As many blocks as take Job::kSteps steps each, but not fewer than fit at once: with more steps a block the last round of
+// blocks leaves more of the GPU idle, with fewer the first load of a block, which nothing hides, counts for more.
+template <class S, class Job>
+cudaError_t run_on_gpu(const Job& job, void* stream) {
+  const Spec& spec = job.spec;
+  int lanes = spec.group / (8 * S::V), lane_bits = __builtin_ctz(lanes);
+  int64_t groups_a_step = kThreads / lanes, elements_a_step = groups_a_step * spec.group;
+  int64_t steps = (spec.groups + groups_a_step - 1) / groups_a_step;
+  if (steps > INT32_MAX / 2 || job.rows > 65535) return cudaErrorInvalidValue;
+  int resident = 0;
+  cudaError_t status = resident_blocks<S, Job>(&resident);
+  if (status != cudaSuccess) return status;
+  int64_t blocks = std::max<int64_t>((resident + job.rows - 1) / job.rows, steps / Job::kSteps);
+  dim3 grid(unsigned(std::min(steps, blocks)), unsigned(job.rows));
+  run_steps<S><<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      job, int(steps), spec.aligned ? int(spec.numel / elements_a_step) : 0, int(spec.groups / groups_a_step), lane_bits);
   return cudaGetLastError();
 }
 
-template <template <int, int> class Job, class... Args>
-cudaError_t run(const Spec& spec, const Target& target, Args... args) {
-  if (spec.groups == 0) return cudaSuccess;
+template <class S, class Job>
+cudaError_t run_on_host(const Job& jobs) {
+  for (int row = 0; row < jobs.rows; ++row) {
+    Job job = jobs.at_row(row);
+    for (int64_t group = 0; group < job.spec.groups; ++group) {
+      job.run_group(Place<S>{typename S::Lanes(0, 1), group, group * S::V, false});
+    }
+    job.finish();
+  }
+  return cudaSuccess;
+}
+
+// make(S{}) gives the job of a shape for groups of any size.
+template <class Make>
+cudaError_t run(const Spec& spec, int rows, const Target& target, Make make) {
+  if (spec.groups == 0 || rows == 0) return cudaSuccess;
+  if (target.cuda) {
+    if (spec.group <= 1024) return run_on_gpu<General<4, 0>>(make(General<4, 0>{}), target.stream);
+    return run_on_gpu<General<8, 0>>(make(General<8, 0>{}), target.stream);
+  }
+  auto on_host = [&](auto s) { return run_on_host<decltype(s)>(make(s)); };
   switch (spec.group) {
-    case 16: return run_instance<Job, 16>(spec, target, args...);
-    case 32: return run_instance<Job, 32>(spec, target, args...);
-    case 64: return run_instance<Job, 64>(spec, target, args...);
-    case 128: return run_instance<Job, 128>(spec, target, args...);
-    case 256: return run_instance<Job, 256>(spec, target, args...);
-    case 512: return run_instance<Job, 512>(spec, target, args...);
-    case 1024: return run_instance<Job, 1024>(spec, target, args...);
-    case 2048: return run_instance<Job, 2048>(spec, target, args...);
+    case 32: return on_host(General<4, 1>{});
+    case 64: return on_host(General<8, 1>{});
+    case 128: return on_host(General<16, 1>{});
+    case 256: return on_host(General<32, 1>{});
+    case 512: return on_host(General<64, 1>{});
+    case 1024: return on_host(General<128, 1>{});
+    case 2048: return on_host(General<256, 1>{});
   }
   return cudaErrorInvalidValue;
 }

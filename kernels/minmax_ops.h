@@ -9,13 +9,6 @@
 
 namespace taco {
 
-// Packets of `rows` sums of `count` packets each. Byte distances are multiples of 16, and so is the address.
-struct PacketRows {
-  const uint8_t* data;
-  int64_t rows, row_stride;
-  int64_t count, stride;
-};
-
 // The asymmetric codec. Offsets are in bytes from the start of a packet; without a high plane `high` is `lo`.
 struct MinMax {
   int64_t numel, groups;

@@ -17,23 +17,9 @@ namespace taco {
 constexpr float kIntegers = 0x1p23f;
 constexpr uint32_t kIntegersBits = 0x4b000000u;
 
-TACO_HD int bytes_of(Dtype dtype) { return dtype == Dtype::kFp32 ? 4 : 2; }
-
 TACO_HD int64_t align16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
 TACO_HD bool aligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
-
-// Byte i of the result is byte `selector >> 4i & 7` of the eight bytes b:a.
-TACO_HD uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
-#if defined(__CUDA_ARCH__)
-  return __byte_perm(a, b, selector);
-#else
-  uint64_t bytes = uint64_t(b) << 32 | a;
-  uint32_t out = 0;
-  for (int i = 0; i < 4; ++i) out |= uint32_t(bytes >> (8 * (selector >> (4 * i) & 7)) & 255) << (8 * i);
-  return out;
-#endif
-}
 
 TACO_HD float load_element(const void* x, int64_t i, Dtype dtype) {
   if (dtype == Dtype::kFp32) return static_cast<const float*>(x)[i];
@@ -110,13 +96,13 @@ TACO_HD void round_octet(uint32_t (&bytes)[2], const float (&y)[8], uint32_t mas
     uint32_t t[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) t[i] = bits_of(add(y[4 * j + i], kIntegers));
-    bytes[j] = permute(permute(t[0], t[1], 0x0040), permute(t[2], t[3], 0x0040), 0x5410) & mask;
+    bytes[j] = pick_bytes(pick_bytes(t[0], t[1], 0x0040), pick_bytes(t[2], t[3], 0x0040), 0x5410) & mask;
   }
 }
 
 // Code i of an octet as fp32.
 TACO_HD float code_value(const uint32_t (&bytes)[2], int i) {
-  return sub(float_of(permute(bytes[i / 4], kIntegersBits, 0x7440u | uint32_t(i % 4))), kIntegers);
+  return sub(float_of(pick_bytes(bytes[i / 4], kIntegersBits, 0x7440u | uint32_t(i % 4))), kIntegers);
 }
 
 // Four bytes, each below 2^Width -> the low 4 * Width bits of a word, and back.

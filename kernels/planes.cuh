@@ -1,55 +1,60 @@
-// Payload planes: E consecutive codes (E a multiple of 4) <-> whole bytes of each plane.
+// Bytes of a packet: the codes of a vector and the scales of a group.
 //
-// 8-bit payloads: one byte a code. 4-bit: byte k = code 2k | code 2k+1 << 4. 6-bit: the low four bits as a
-// 4-bit plane, then the high two: byte k = codes 4k..4k+3, lowest bits first.
-// `first` is the index of the first code in the whole message, a multiple of 4; planes start 16-byte aligned.
+// 8-bit payloads: one byte a code. 4-bit: byte k = code 2k | code 2k+1 << 4. 6-bit: the low four bits as a 4-bit plane, then
+// the high two: byte k = codes 4k..4k+3, lowest bits first. Planes start 16-byte aligned.
 #pragma once
 
-#include "payload.cuh"
+#include "group.cuh"
 
 namespace taco {
 
-template <class P, int E>
-TACO_HD void store_codes(const uint8_t (&q)[E], int64_t first, uint8_t* low, uint8_t* high) {
+// low, high: where the vector's bytes are.
+template <class P>
+TACO_HD void store_codes(Codes codes, uint8_t* low, uint8_t* high) {
   if constexpr (P::kLow == 8) {
-#pragma unroll
-    for (int i = 0; i < E; i += 4) {
-      uint32_t word = uint32_t(q[i]) | uint32_t(q[i + 1]) << 8 | uint32_t(q[i + 2]) << 16 | uint32_t(q[i + 3]) << 24;
-      *reinterpret_cast<uint32_t*>(low + first + i) = word;
-    }
+    *reinterpret_cast<uint64_t*>(low) = uint64_t(codes.high) << 32 | codes.low;
   } else {
-#pragma unroll
-    for (int i = 0; i < E; i += 4) {
-      uint32_t word = 0, pairs = 0;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        word |= uint32_t(q[i + j] & 15) << (4 * j);
-        pairs |= uint32_t(q[i + j] >> 4) << (2 * j);
-      }
-      *reinterpret_cast<uint16_t*>(low + (first + i) / 2) = uint16_t(word);
-      if constexpr (P::kHigh == 2) high[(first + i) / 4] = uint8_t(pairs);
-    }
+    *reinterpret_cast<uint32_t*>(low) = codes.low;
+    if constexpr (P::kHigh == 2) *reinterpret_cast<uint16_t*>(high) = uint16_t(codes.high);
   }
 }
 
-template <class P, int E>
-TACO_HD void load_codes(uint8_t (&q)[E], int64_t first, const uint8_t* low, const uint8_t* high) {
+template <class P>
+TACO_HD Codes load_codes(const uint8_t* low, const uint8_t* high) {
   if constexpr (P::kLow == 8) {
-#pragma unroll
-    for (int i = 0; i < E; i += 4) {
-      uint32_t word = *reinterpret_cast<const uint32_t*>(low + first + i);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) q[i + j] = uint8_t(word >> (8 * j));
-    }
+    uint64_t both = *reinterpret_cast<const uint64_t*>(low);
+    return {uint32_t(both), uint32_t(both >> 32)};
   } else {
-#pragma unroll
-    for (int i = 0; i < E; i += 4) {
-      uint32_t word = *reinterpret_cast<const uint16_t*>(low + (first + i) / 2);
-      uint32_t pairs = P::kHigh == 2 ? high[(first + i) / 4] : 0;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) q[i + j] = uint8_t((word >> (4 * j) & 15) | (pairs >> (2 * j) & 3) << 4);
-    }
+    uint32_t pairs = 0;
+    if constexpr (P::kHigh == 2) pairs = *reinterpret_cast<const uint16_t*>(high);
+    return {*reinterpret_cast<const uint32_t*>(low), pairs};
   }
+}
+
+template <class S>
+TACO_HD void store_scales(const Form& form, const Coded<S::V>& coded, int64_t group, uint8_t* packet) {
+  store_scale(coded.scale, group, packet + form.scales, S::scale(form));
+  if (S::adaptive(form)) reinterpret_cast<float*>(packet + form.alphas)[group] = coded.alpha;
+}
+
+template <int V>
+TACO_HD void load_scales(const Form& form, Coded<V>& coded, int64_t group, const uint8_t* packet) {
+  coded.scale = load_scale(group, packet + form.scales, form.scale);
+  coded.alpha = form.adaptive ? reinterpret_cast<const float*>(packet + form.alphas)[group] : 1.0f;
+}
+
+// Zeroes after `used` bytes from `offset` up to the next multiple of 16.
+TACO_HD void pad_section(uint8_t* packet, int64_t offset, int64_t used) {
+  for (int64_t i = used; i % 16; ++i) packet[offset + i] = 0;
+}
+
+template <class P>
+TACO_HD void pad_sections(const Spec& spec, const Form& form, uint8_t* packet) {
+  int64_t codes = spec.groups * spec.group;
+  pad_section(packet, form.low, codes * P::kLow / 8);
+  if (P::kHigh) pad_section(packet, form.high, codes * P::kHigh / 8);
+  pad_section(packet, form.scales, spec.groups * bytes_of(form.scale));
+  if (form.adaptive) pad_section(packet, form.alphas, spec.groups * 4);
 }
 
 }  // namespace taco

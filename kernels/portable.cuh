@@ -1,8 +1,4 @@
-// Arithmetic and lane exchange that mean the same on the host and on every GPU.
-//
-// A group of G coefficients is spread over LANES neighbouring lanes of a warp, E = G / LANES consecutive
-// coefficients in the registers of each: coefficient i of the group is v[i % E] of lane i / E. On the host
-// LANES is 1 and E is G, so the same source computes the same bits without a GPU.
+// Arithmetic, byte permutation and lane exchange that mean the same on the host and on every GPU.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +46,33 @@ TACO_HD float div(float a, float b) {
 #endif
 }
 
+// 1 / a, correctly rounded: the bits of div(1, a) in a third of its instructions.
+TACO_HD float reciprocal(float a) {
+#if defined(__CUDA_ARCH__)
+  return __frcp_rn(a);
+#else
+  return 1.0f / a;
+#endif
+}
+
+// a * b + c where a * b is exact, so that fused and separate rounding give the same bits.
+TACO_HD float exact_product_add(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// a * b + c, rounded once.
+TACO_HD float fused_multiply_add(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}
+
 TACO_HD float square_root(float a) {
 #if defined(__CUDA_ARCH__)
   return __fsqrt_rn(a);
@@ -81,6 +104,30 @@ TACO_HD float float_of(uint32_t u) {
 constexpr uint32_t kInfBits = 0x7f800000u;
 constexpr uint32_t kNanBits = 0x7fc00000u;
 
+// max(|a|, |b|), NaN if either is NaN.
+TACO_HD float max_magnitude(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  float m;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(fabsf(a)), "f"(fabsf(b)));
+  return m;
+#else
+  uint32_t x = bits_of(a) & 0x7fffffffu, y = bits_of(b) & 0x7fffffffu;
+  return float_of(x > y ? x : y);  // as integers, NaN is larger than Inf and Inf than every number
+#endif
+}
+
+// Bytes of a (0-3) and b (4-7), chosen by the four hexadecimal digits of `selector`, lowest byte first.
+TACO_HD uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(a, b, selector);
+#else
+  uint64_t both = uint64_t(b) << 32 | a;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) out |= uint32_t(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+  return out;
+#endif
+}
+
 // The value of the lane whose number differs in the bits of `mask`. All 32 lanes of the warp must call it.
 template <class T>
 TACO_HD T exchange(T value, int mask) {
@@ -92,8 +139,13 @@ TACO_HD T exchange(T value, int mask) {
 #endif
 }
 
-// Lanes a group is spread over on a GPU: at least four coefficients a lane, so that every lane owns whole
-// bytes of each payload plane.
-constexpr int lanes_of(int group) { return group >= 128 ? 32 : group / 4; }
+// Whether any lane of the warp has it. All 32 must call it.
+TACO_HD bool any_lane(bool value) {
+#if defined(__CUDA_ARCH__)
+  return __any_sync(0xffffffffu, value) != 0;
+#else
+  return value;
+#endif
+}
 
 }  // namespace taco

@@ -6,7 +6,7 @@
 namespace taco {
 
 // Bijective mixer of 32 bits (xor-shift-multiply, constants of C. Wellons' hash prospector).
-TACO_HD uint32_t mix(uint32_t x) {
+TACO_HD constexpr uint32_t mix(uint32_t x) {
   x ^= x >> 16;
   x *= 0x7feb352du;
   x ^= x >> 15;
@@ -15,8 +15,31 @@ TACO_HD uint32_t mix(uint32_t x) {
   return x;
 }
 
-// +1 or -1 of coefficient `i` of its rotation block: -1 where the highest bit of mix(i) is set.
-TACO_HD float sign_of(int i) { return mix(uint32_t(i)) & 0x80000000u ? -1.0f : 1.0f; }
+// Bit r of byte k: whether coefficient 8k + r of a rotation block is negated, the highest bit of mix(8k + r).
+struct SignTable {
+  uint8_t bytes[256];
+
+  constexpr SignTable() : bytes() {
+    for (int k = 0; k < 256; ++k) {
+      for (int r = 0; r < 8; ++r) bytes[k] = uint8_t(bytes[k] | mix(uint32_t(8 * k + r)) >> 31 << r);
+    }
+  }
+};
+
+#if defined(__CUDACC__)
+static __device__ const SignTable kDeviceSigns{};
+#endif
+static constexpr SignTable kHostSigns{};
+
+// Signs of the 8 coefficients of vector `vector` of a group whose rotation blocks have `size` coefficients.
+TACO_HD uint32_t sign_byte(int vector, int size) {
+  int byte = vector & (size / 8 - 1);
+#if defined(__CUDA_ARCH__)
+  return kDeviceSigns.bytes[byte];
+#else
+  return kHostSigns.bytes[byte];
+#endif
+}
 
 // Multiple of 2^-24 in [0, 1) for element `index` of a message: the high 24 bits of mix(mix(low32(index) ^ seed) +
 // high32(index)).

@@ -1,43 +1,46 @@
-// Reductions over a group; every lane of the group ends with the result.
+// Reductions over a group; every lane of the team ends with the result.
 #pragma once
 
-#include "portable.cuh"
+#include "team.cuh"
 
 namespace taco {
 
-// Sum of squares as a tree of adjacent pairs: sums of 2, 4, 8, ... neighbours.
-template <int E, int LANES>
-TACO_HD float sum_of_squares(const float (&v)[E]) {
-  float t[E];
+// Sum of squares as a tree of adjacent pairs: sums of 2, 4, 8, ... neighbours. EXACT: the squares are exact, so that a fused
+// multiply-add has the bits of a product and a sum.
+template <int V, bool EXACT, class Team>
+TACO_HD float sum_of_squares(const float (&v)[8 * V], Team team) {
+  float t[V];
 #pragma unroll
-  for (int i = 0; i < E; ++i) t[i] = mul(v[i], v[i]);
+  for (int w = 0; w < V; ++w) {
+    float s[4];
 #pragma unroll
-  for (int stride = 1; stride < E; stride *= 2) {
-#pragma unroll
-    for (int i = 0; i < E; i += 2 * stride) t[i] = add(t[i], t[i + stride]);
+    for (int i = 0; i < 4; ++i) {
+      float a = v[8 * w + 2 * i], b = v[8 * w + 2 * i + 1], square = mul(a, a);
+      s[i] = EXACT ? exact_product_add(b, b, square) : add(square, mul(b, b));
+    }
+    t[w] = add(add(s[0], s[1]), add(s[2], s[3]));
   }
-  float sum = t[0];
+  for_masks(team.lanes, [&](int mask) {
 #pragma unroll
-  for (int mask = 1; mask < LANES; mask *= 2) sum = add(sum, exchange(sum, mask));
-  return sum;
+    for (int w = 0; w < V; ++w) t[w] = add(t[w], exchange(t[w], mask));
+  });
+#pragma unroll
+  for (int stride = 1; stride < V; stride *= 2) {
+#pragma unroll
+    for (int w = 0; w < V; w += 2 * stride) t[w] = add(t[w], t[w + stride]);
+  }
+  return t[0];
 }
 
-// Bits of the largest magnitude. Compared as integers, so that Inf and NaN are larger than all numbers and
-// survive: the result is >= kInfBits exactly when the group holds a value that is not finite.
-template <int E, int LANES>
-TACO_HD uint32_t absmax_bits(const float (&v)[E]) {
-  uint32_t m = 0;
+// The largest magnitude, or NaN if the group holds one.
+template <int V, class Team>
+TACO_HD float absmax(const float (&v)[8 * V], Team team) {
+  float m[4] = {v[0], v[1], v[2], v[3]};  // four chains: the latency of one would be exposed
 #pragma unroll
-  for (int i = 0; i < E; ++i) {
-    uint32_t a = bits_of(v[i]) & 0x7fffffffu;
-    m = a > m ? a : m;
-  }
-#pragma unroll
-  for (int mask = 1; mask < LANES; mask *= 2) {
-    uint32_t other = exchange(m, mask);
-    m = other > m ? other : m;
-  }
-  return m;
+  for (int i = 4; i < 8 * V; ++i) m[i & 3] = max_magnitude(m[i & 3], v[i]);
+  float top = max_magnitude(max_magnitude(m[0], m[1]), max_magnitude(m[2], m[3]));
+  for_masks(team.lanes, [&](int mask) { top = max_magnitude(top, exchange(top, mask)); });
+  return top;
 }
 
 }  // namespace taco

@@ -37,18 +37,17 @@ class DeviceScope {
 // Runs `launch` on the tensor's device and torch's current stream of it.
 template <class Launch>
 void on_device(const torch::stable::Tensor& tensor, Launch launch) {
-  if (tensor.is_cpu()) {
-    launch(Target{false, nullptr});
-    return;
-  }
+  auto check = [](cudaError_t status) {
+    STD_TORCH_CHECK(status == cudaSuccess, "kernel launch failed: ", cudaGetErrorString(status));
+  };
+  if (tensor.is_cpu()) return check(launch(Target{false, nullptr}));
   STD_TORCH_CHECK(tensor.is_cuda(), "got a tensor on another device; need cpu or cuda; because the codec has kernels there");
   STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream != nullptr,
                   "got a CUDA tensor in a torch without CUDA; need a CUDA build of torch; because kernels run on its stream");
   DeviceScope scope(tensor.get_device_index());
   void* stream = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
-  cudaError_t status = launch(Target{true, stream});
-  STD_TORCH_CHECK(status == cudaSuccess, "kernel launch failed: ", cudaGetErrorString(status));
+  check(launch(Target{true, stream}));
 }
 
 }  // namespace taco

@@ -26,14 +26,6 @@ TACO_HD T from_lane(T value, int source) {
 #endif
 }
 
-TACO_HD bool any_lane(bool here) {
-#if defined(__CUDA_ARCH__)
-  return __any_sync(0xffffffffu, here);
-#else
-  return here;
-#endif
-}
-
 // v: values of tile `tile` of x [numel], zero beyond its end.
 template <int E>
 TACO_HD void load_tile(const TahQuant& spec, float (&v)[E], const void* x, int64_t tile, int lane) {
@@ -158,7 +150,7 @@ TACO_HD void rotate_tile(const TahQuant& spec, float (&v)[E], int lane, bool rot
   float c[E];
 #pragma unroll
   for (int i = 0; i < E; ++i) c[i] = v[i];
-  hadamard<E, LANES>(c, lane, E * LANES, spec.inv_sqrt_tile);
+  hadamard<E, LANES>(c, lane, spec.inv_sqrt_tile);
 #pragma unroll
   for (int i = 0; i < E; ++i) v[i] = rotated ? c[i] : v[i];
 }

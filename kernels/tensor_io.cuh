@@ -1,57 +1,111 @@
-// Elements of a flat tensor of fp32, bf16 or fp16 <-> the registers of a lane. Casts round to nearest even.
+// Vectors of 8 elements of fp32, bf16 or fp16 <-> fp32 numbers. Casts round to nearest even.
 #pragma once
 
 #include <cuda_fp16.h>
 
-#include "group.cuh"
+#include "portable.cuh"
 
 namespace taco {
 
-TACO_HD float load_value(const void* x, int64_t i, Dtype dtype) {
-  if (dtype == Dtype::kFp32) return static_cast<const float*>(x)[i];
-  if (dtype == Dtype::kBf16) return float_of(uint32_t(static_cast<const uint16_t*>(x)[i]) << 16);
-  return __half2float(static_cast<const __half*>(x)[i]);
+enum class Dtype : int { kFp32 = 0, kBf16 = 1, kFp16 = 2 };
+
+TACO_HD constexpr int bytes_of(Dtype dtype) { return dtype == Dtype::kFp32 ? 4 : 2; }
+
+template <int N>
+struct Bytes {
+  static constexpr int value = N;
+};
+
+// body(Bytes<2>{}) or body(Bytes<4>{}), chosen at run time.
+template <class Body>
+inline void with_element_size(Dtype dtype, Body body) {
+  if (dtype == Dtype::kFp32) {
+    body(Bytes<4>{});
+  } else {
+    body(Bytes<2>{});
+  }
 }
 
-TACO_HD void store_value(void* x, int64_t i, float v, Dtype dtype) {
-  if (dtype == Dtype::kFp32) static_cast<float*>(x)[i] = v;
+// Raw elements, two of a 16-bit dtype a word. BYTES: of an element.
+template <int BYTES>
+struct alignas(16) Vector {
+  uint32_t words[2 * BYTES];
+};
+
+TACO_HD float value_of(uint32_t bits, Dtype dtype) {
+  if (dtype == Dtype::kBf16) return float_of(bits << 16);
+#if defined(__CUDA_ARCH__)
+  return __half2float(__ushort_as_half(uint16_t(bits)));
+#else
+  __half_raw raw;
+  raw.x = uint16_t(bits);
+  return __half2float(__half(raw));
+#endif
+}
+
+// bf16 by integer arithmetic where the GPU has no instruction: sm_80's and the host's.
+TACO_HD uint32_t bf16_of(float v) {
+  uint32_t u = bits_of(v);
+  bool nan = (u & 0x7fffffffu) > kInfBits;
+  return nan ? kNanBits >> 16 : (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+}
+
+TACO_HD uint32_t pair_of(float a, float b, Dtype dtype) {
+#if defined(__CUDA_ARCH__)
+  uint32_t pair;
   if (dtype == Dtype::kBf16) {
-    uint32_t u = bits_of(v);
-    bool nan = (u & 0x7fffffffu) > kInfBits;
-    static_cast<uint16_t*>(x)[i] = nan ? uint16_t(kNanBits >> 16) : uint16_t((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
   }
-  if (dtype == Dtype::kFp16) static_cast<__half*>(x)[i] = __float2half_rn(v);
+  return pair;
+#else
+  if (dtype == Dtype::kBf16) return bf16_of(a) | bf16_of(b) << 16;
+  return uint32_t(__half_raw(__float2half_rn(a)).x) | uint32_t(__half_raw(__float2half_rn(b)).x) << 16;
+#endif
 }
 
-// x: flat [numel]; v: values first .. first + E - 1, zero from numel on.
-template <int E>
-TACO_HD void load_values(const Spec& spec, float (&v)[E], const void* x, int64_t first) {
+template <int BYTES>
+TACO_HD void unpack(const Vector<BYTES>& raw, Dtype dtype, float* v) {
+  if constexpr (BYTES == 4) {
 #pragma unroll
-  for (int i = 0; i < E; ++i) v[i] = first + i < spec.numel ? load_value(x, first + i, spec.dtype) : 0.0f;
-}
-
-template <int E>
-TACO_HD void store_values(const Spec& spec, const float (&v)[E], void* x, int64_t first) {
+    for (int i = 0; i < 8; ++i) v[i] = float_of(raw.words[i]);
+  } else if (dtype == Dtype::kBf16) {
 #pragma unroll
-  for (int i = 0; i < E; ++i) {
-    if (first + i < spec.numel) store_value(x, first + i, v[i], spec.dtype);
+    for (int i = 0; i < 4; ++i) {
+      v[2 * i] = float_of(raw.words[i] << 16);
+      v[2 * i + 1] = float_of(raw.words[i] & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v[2 * i] = value_of(raw.words[i] & 0xffffu, dtype);
+      v[2 * i + 1] = value_of(raw.words[i] >> 16, dtype);
+    }
   }
 }
 
-// Zeroes after `used` bytes from `offset` up to the next multiple of 16.
-TACO_HD void pad_section(uint8_t* packet, int64_t offset, int64_t used) {
-  for (int64_t i = used; i % 16; ++i) packet[offset + i] = 0;
+template <int BYTES>
+TACO_HD Vector<BYTES> pack(const float* v, Dtype dtype) {
+  Vector<BYTES> raw;
+  if constexpr (BYTES == 4) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) raw.words[i] = bits_of(v[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) raw.words[i] = pair_of(v[2 * i], v[2 * i + 1], dtype);
+  }
+  return raw;
 }
 
-TACO_HD void pad_sections(const Spec& spec, uint8_t* packet) {
-  int64_t codes = spec.groups * spec.group;
-  with_payload(spec.payload, [&](auto p) {
-    using P = decltype(p);
-    pad_section(packet, spec.low, codes * P::kLow / 8);
-    if (P::kHigh) pad_section(packet, spec.high, codes * P::kHigh / 8);
-  });
-  pad_section(packet, spec.scales, spec.groups * bytes_of(spec.scale));
-  if (spec.adaptive) pad_section(packet, spec.alphas, spec.groups * 4);
+// Negates element r where bit r of `signs` (8 bits) is set.
+template <int BYTES>
+TACO_HD void negate(Vector<BYTES>& raw, uint32_t signs) {
+  uint32_t pairs = signs | signs << 15;  // shifted left by 15 - 2i, bits 15 and 31 are those of elements 2i and 2i + 1
+#pragma unroll
+  for (int i = 0; i < 2 * BYTES; ++i) {
+    raw.words[i] ^= BYTES == 4 ? signs << (31 - i) & 0x80000000u : pairs << (15 - 2 * i) & 0x80008000u;
+  }
 }
 
 }  // namespace taco

@@ -1,19 +1,20 @@
-"""The group codec's kernels as torch operators: torch.ops.taco.{encode, decode, decode_sum, decode_sum_encode}.
+"""The group codec's kernels as torch operators: torch.ops.taco.{encode, decode_sum, decode_sum_encode}.
 
-They equal reference.py bit for bit on CUDA tensors and, compiled from the same source, on CPU tensors. Packets are
-laid out by wire.py; the operators get its offsets. Fake implementations serve torch.compile and opcheck.
+They equal reference.py bit for bit on CUDA tensors and, compiled from the same source, on CPU tensors. Each is one launch
+for all rows. A codec is one integer to them (`number`). Fake implementations serve torch.compile and opcheck; packets
+carry no gradient, so the operators have no autograd formula.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from taco.codec import wire
-from taco.config import GroupCodec
+from taco.config import PAYLOADS, ROTATIONS, SCALES, GroupCodec
 from taco.kernels import LIBRARY, BuildError
 
 
@@ -31,11 +32,11 @@ def load() -> None:
             f"got {LIBRARY} that does not load ({error}); need a rebuild; because torch or CUDA differ"
         ) from error
     torch.library.register_fake("taco::encode", _fake_encode)
-    torch.library.register_fake("taco::decode", _fake_decode)
-    torch.library.register_fake("taco::decode_sum", _fake_decode)
-    torch.library.register_fake("taco::decode_sum_encode", _fake_sum_encode)
+    torch.library.register_fake("taco::decode_sum", _fake_decode_sum)
+    torch.library.register_fake("taco::decode_sum_encode", _fake_decode_sum_encode)
 
 
+@torch.compiler.assume_constant_result
 def available() -> bool:
     """Whether the library is built and loads here."""
     try:
@@ -45,73 +46,84 @@ def available() -> bool:
     return True
 
 
-def encode(flat: Tensor, config: GroupCodec, seed: int = 0) -> Tensor:
-    """flat [numel] fp32/bf16/fp16 -> Packet uint8 [nbytes] on the same device."""
-    load()
-    return torch.ops.taco.encode(
-        flat.contiguous(),
-        *_rotation(config),
-        *_scales(config),
-        config.rounding == "stochastic",
-        _signed(seed),
-        _sections(config, flat.numel()),
+def number(config: GroupCodec) -> int:
+    """The codec as kernels/binding.cpp reads it: fields of 3, 2, 1, 1, 1, 4, 4 bits, lowest first.
+
+    They are payload, scale, adaptive, signed, stochastic, log2 of the group, log2 of the rotation block (0: none).
+    """
+    block = 1 if config.rotation == "none" else config.rotation_size or config.group
+    fields = (
+        (PAYLOADS.index(config.payload), 3),
+        (SCALES.index(config.scale), 2),
+        (config.adaptive_scale, 1),
+        (config.rotation == "signed", 1),
+        (config.rounding == "stochastic", 1),
+        (config.group.bit_length() - 1, 4),
+        (block.bit_length() - 1, 4),
+    )
+    value, shift = 0, 0
+    for field, bits in fields:
+        value |= int(field) << shift
+        shift += bits
+    return value
+
+
+def config_of(codec: int) -> GroupCodec:
+    """Inverse of `number`, for what the number holds."""
+    fields = []
+    for bits in (3, 2, 1, 1, 1, 4, 4):
+        fields.append(codec & ((1 << bits) - 1))
+        codec >>= bits
+    payload, scale, adaptive, signed, stochastic, group, block = fields
+    return GroupCodec(
+        name="operator",
+        payload=PAYLOADS[payload],
+        scale=SCALES[scale],
+        adaptive_scale=bool(adaptive),
+        rounding="stochastic" if stochastic else "nearest",
+        group=1 << group,
+        rotation=ROTATIONS[0] if block == 0 else ROTATIONS[1 + signed],
+        rotation_size=0 if block == 0 else 1 << block,
     )
 
 
-def decode(packet: Tensor, config: GroupCodec, numel: int, dtype: torch.dtype) -> Tensor:
-    """packet uint8 [nbytes] -> [numel] of `dtype`."""
-    load()
-    return torch.ops.taco.decode(
-        packet.contiguous(), numel, dtype, *_rotation(config), *_scales(config), _sections(config, numel)
-    )
+def encode(rows: Tensor, codec: int, seeds: Sequence[int] = ()) -> Tensor:
+    """rows [P, numel] fp32/bf16/fp16 -> P Packets uint8 [P, nbytes] on the same device.
+
+    seeds: one a row where the codec rounds stochastically.
+    """
+    return torch.ops.taco.encode(rows.contiguous(), codec, _signed(seeds))
 
 
-def decode_sum(packets: Tensor, config: GroupCodec, numel: int, dtype: torch.dtype) -> Tensor:
-    """packets uint8 [N, nbytes], contiguous -> their sum [numel] of `dtype`, in index order, in fp32, rounded once."""
-    load()
-    return torch.ops.taco.decode_sum(
-        packets, numel, dtype, *_rotation(config), *_scales(config), _sections(config, numel)
-    )
+def decode_sum(packets: Tensor, codec: int, numel: int, dtype: torch.dtype) -> Tensor:
+    """packets uint8 [P, N >= 1, nbytes] -> [P, numel] of `dtype`: sums over N in index order, in fp32, rounded once."""
+    return torch.ops.taco.decode_sum(packets, numel, dtype, codec)
 
 
-def decode_sum_encode(packets: Tensor, config: GroupCodec, numel: int, seed: int = 0) -> Tensor:
-    """packets uint8 [N, nbytes], contiguous -> Packet uint8 [nbytes] of their fp32 sum, added in the rotated domain."""
-    load()
-    return torch.ops.taco.decode_sum_encode(
-        packets, numel, config.payload, config.group, *_scales(config), config.rounding == "stochastic", _signed(seed),
-        _sections(config, numel),
-    )  # fmt: skip
+def decode_sum_encode(packets: Tensor, codec: int, target: int, numel: int, seeds: Sequence[int] = ()) -> Tensor:
+    """packets uint8 [P, N >= 1, nbytes] -> Packets uint8 [P, nbytes of target] of their fp32 sums, without a transform.
+
+    target: the same codec, or one of fewer bits where the packets are INT8; else the operator raises `RuntimeError`.
+    """
+    return torch.ops.taco.decode_sum_encode(packets, numel, codec, target, _signed(seeds))
 
 
-def _rotation(config: GroupCodec) -> tuple[str, int, int, bool]:
-    size = 1 if config.rotation == "none" else config.rotation_size or config.group
-    return config.payload, config.group, size, config.rotation == "signed"
+def _signed(seeds: Sequence[int]) -> list[int]:
+    """The low 64 bits of every seed as the int64 that operators take."""
+    return [((seed + 2**63) & (2**64 - 1)) - 2**63 for seed in seeds]
 
 
-def _scales(config: GroupCodec) -> tuple[str, bool]:
-    return config.scale, config.adaptive_scale
+def _nbytes(codec: int, numel: int) -> int:
+    return wire.group_layout(config_of(codec), numel).total
 
 
-def _signed(seed: int) -> int:
-    """The low 64 bits of `seed` as the int64 that operators take."""
-    return ((seed + 2**63) & (2**64 - 1)) - 2**63
+def _fake_encode(rows: Tensor, codec: int, seeds: Sequence[int]) -> Tensor:
+    return rows.new_empty(rows.shape[0], _nbytes(codec, rows.shape[1]), dtype=torch.uint8)
 
 
-def _sections(config: GroupCodec, numel: int) -> list[int]:
-    """Byte offsets of low plane, high plane, scales and alphas (-1: no such section), then the Packet's size."""
-    form = wire.group_layout(config, numel)
-    offsets = dict(zip(form.names, form.offsets, strict=True))
-    low = offsets.get("payload8", offsets.get("payload4"))
-    return [low, offsets.get("payload2", -1), offsets["scale"], offsets.get("alpha", -1), form.total]
+def _fake_decode_sum(packets: Tensor, numel: int, dtype: torch.dtype, codec: int) -> Tensor:
+    return packets.new_empty(packets.shape[0], numel, dtype=dtype)
 
 
-def _fake_encode(x: Tensor, *settings: Any, sections: list[int] | None = None) -> Tensor:
-    return x.new_empty((sections or settings[-1])[-1], dtype=torch.uint8)
-
-
-def _fake_decode(packets: Tensor, numel: int, dtype: torch.dtype, *settings: Any, **named: Any) -> Tensor:
-    return packets.new_empty(numel, dtype=dtype)
-
-
-def _fake_sum_encode(packets: Tensor, *settings: Any, **named: Any) -> Tensor:
-    return packets.new_empty(packets.shape[-1])
+def _fake_decode_sum_encode(packets: Tensor, numel: int, codec: int, target: int, seeds: Sequence[int]) -> Tensor:
+    return packets.new_empty(packets.shape[0], _nbytes(target, numel))

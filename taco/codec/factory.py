@@ -23,13 +23,14 @@ from taco.config import (
 )
 
 _CODERS: dict[type[Codec], type[Coder]] = {
+    GroupCodec: GroupCoder,
     NoCodec: NoCoder,
     CastCodec: CastCoder,
     TensorCodec: TensorCoder,
     AsymmetricCodec: AsymmetricCoder,
     TahQuantCodec: TahQuantCoder,
 }
-_OURS = frozenset({GroupCodec, *_CODERS})
+_OURS = frozenset(_CODERS)
 BACKENDS = ("auto", "reference", "cuda")
 
 
@@ -43,8 +44,6 @@ def coder(config: Codec, backend: str = "auto") -> Coder:
     """
     if backend not in BACKENDS:
         raise ValueError(f"got backend={backend!r}; need one of {', '.join(BACKENDS)}; because those paths exist")
-    if type(config) is GroupCodec:
-        return GroupCoder(config, backend)
     if type(config) not in _CODERS:
         raise ValueError(
             f"got {config!r}; need a codec, e.g. taco.recipes.preset('int8'); because its class chooses the coder"

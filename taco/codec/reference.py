@@ -3,12 +3,17 @@
 Every step is one IEEE fp32 operation on tensors, without fused multiply-add. Groups are columns here:
 
     symbol     shape          meaning
-    x, z, c    [group, n]     n groups of data, of scaled data, of coefficients (fp32)
+    x, z       [group, n]     n groups of data, of their unscaled transform (fp32)
     M, s, a    [n]            absmax, scale, alpha of each group (fp32)
+    f                         size^-1/2, 1 without a rotation
     q          [group, n]     payload codes (uint8; integers in two's complement)
 
-    encode   z = x * a;  z = FWHT(z * signs) * size^-1/2;  M = max|z|;  s = round_up(M / T);  q = round(z * (1 / s))
-    decode   c = q * (s * (1 / a));  y = FWHT(c) * size^-1/2 * signs
+    encode   z = FWHT(x * signs);  M = max|z| * (a * f);  s = round_up(M / T);  q = round(z * ((a * f) * (1 / s)))
+    decode   y = FWHT(q) * (s * (1 / a) * f) * signs;     a sum of packets: y = FWHT(sum of q * (s * (1 / a) * f)) * signs
+    sum      z = sum of q * (s * (1 / a)), encoded again with f = 1 and no transform
+
+alpha commutes with the transform, so it is multiplied into the scale and not into the data. Integer payloads round the
+exact product once, FP8 payloads its fp32 value.
 """
 
 from __future__ import annotations
@@ -29,6 +34,8 @@ TARGET = {"e4m3": 448.0, "e5m2": 57344.0, "int8": 127.0, "int6": 31.0, "int4": 7
 # quantum of an FP8 value: 2^(max(exponent, lowest) - mantissa bits)
 FP8_EXPONENT = {"e4m3": (-6, 3), "e5m2": (-14, 2)}
 SMALLEST_SCALE = 2.0**-126
+# with alpha, up to 1000 < 2^10: its product with 1 / s must not overflow
+SMALLEST_ADAPTIVE_SCALE = 2.0**-116
 LAMBDA, ALPHA_LOW, ALPHA_HIGH = 1e-6, 1e-3, 1e3
 
 
@@ -77,10 +84,10 @@ def columns(flat: Tensor, group: int) -> Tensor:
     return flat.reshape(-1, group).t().contiguous()
 
 
-def fwht(z: Tensor, size: int) -> Tensor:
-    """Orthonormal Walsh-Hadamard transform of every block of `size` rows of z [group, n].
+def butterflies(z: Tensor, size: int) -> Tensor:
+    """Walsh-Hadamard transform of every block of `size` rows of z [group, n], not scaled.
 
-    Butterflies (a + b, a - b) at strides 1, 2, 4, ..., then one multiplication by fp32 size^-1/2.
+    Butterflies (a + b, a - b) at strides 1, 2, 4, ...
     """
     group, n = z.shape
     stride = 1
@@ -90,24 +97,34 @@ def fwht(z: Tensor, size: int) -> Tensor:
         torch.add(pairs[:, 0], pairs[:, 1], out=z[:, 0])
         torch.sub(pairs[:, 0], pairs[:, 1], out=z[:, 1])
         stride *= 2
-    return z.view(group, n) * (1 / math.sqrt(size))
+    return z.view(group, n)
 
 
-def rotate(z: Tensor, config: GroupCodec) -> Tensor:
-    """Data -> coefficients, [group, n]."""
-    if config.rotation == "none":
-        return z
-    size = config.rotation_size or config.group
-    return fwht(apply_signs(z, size) if config.rotation == "signed" else z, size)
+def fwht(z: Tensor, size: int) -> Tensor:
+    """The orthonormal transform: `butterflies`, then one multiplication by fp32 size^-1/2."""
+    return butterflies(z, size) * inverse_root(size)
 
 
-def unrotate(c: Tensor, config: GroupCodec) -> Tensor:
-    """Coefficients -> data, [group, n]."""
-    if config.rotation == "none":
-        return c
-    size = config.rotation_size or config.group
-    y = fwht(c, size)
-    return apply_signs(y, size) if config.rotation == "signed" else y
+def inverse_root(size: int) -> float:
+    """f = size^-1/2, rounded to fp32."""
+    return torch.tensor(1 / math.sqrt(size), dtype=torch.float32).item()
+
+
+def block(config: GroupCodec) -> int:
+    """Coefficients of a rotation block, 1 without a rotation."""
+    return 1 if config.rotation == "none" else config.rotation_size or config.group
+
+
+def rotate(x: Tensor, config: GroupCodec) -> Tensor:
+    """Data -> unscaled transform, [group, n]."""
+    size = block(config)
+    return butterflies(apply_signs(x, size) if config.rotation == "signed" else x, size)
+
+
+def unrotate(z: Tensor, config: GroupCodec) -> Tensor:
+    """Unscaled inverse of `rotate`: size times the data, [group, n]."""
+    y = butterflies(z, block(config))
+    return apply_signs(y, block(config)) if config.rotation == "signed" else y
 
 
 def apply_signs(z: Tensor, size: int) -> Tensor:
@@ -168,11 +185,11 @@ def load_scale(stored: Tensor, scale: str) -> Tensor:
     return torch.where(stored == 255, math.nan, s)
 
 
-def round_payload(y: Tensor, payload: str, u: Tensor | None) -> Tensor:
-    """y fp32, |y| about T or less -> codes uint8.
+def round_payload(y: Tensor, payload: str, u: Tensor | None = None) -> Tensor:
+    """y fp32 or fp64, |y| about T or less -> codes uint8.
 
-    Without u to nearest even; with u fp32 in [0, 1) up with a probability equal to the remainder.
-    Values beyond T (fp32 rounding of z / s) become T.
+    Without u to nearest even; with u fp32 in [0, 1) up with a probability equal to the remainder. Values beyond T
+    (rounding of z / s) become T.
     """
     target = TARGET[payload]
     if u is not None:
@@ -182,6 +199,13 @@ def round_payload(y: Tensor, payload: str, u: Tensor | None) -> Tensor:
     if payload in FP8:
         return y.to(FP8[payload]).view(torch.uint8)
     return torch.round(y).to(torch.int8).view(torch.uint8)
+
+
+def round_products(z: Tensor, g: Tensor, payload: str, u: Tensor | None) -> Tensor:
+    """z fp32 [group, n], g fp32 [n] -> codes uint8 of z * g: integers to nearest from the exact product."""
+    if u is None and payload not in FP8:
+        return round_payload(z.double() * g.double(), payload)
+    return round_payload(z * g, payload, u)
 
 
 def _quantum(y: Tensor, payload: str) -> Tensor:
@@ -209,26 +233,30 @@ def load_payload(codes: Tensor, payload: str) -> Tensor:
     return codes.view(torch.int8).float()
 
 
-def quantise(z: Tensor, config: GroupCodec, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Coefficients fp32 [group, n] of len(seeds) messages -> codes uint8 [group, n] and scales fp32 [n].
+def quantise(
+    z: Tensor, config: GroupCodec, seeds: Sequence[int], factor: Tensor | float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Coefficients z * factor of len(seeds) messages -> codes uint8 [group, n] and scales fp32 [n].
 
-    A group of zeros has scale 0, one that is not finite (or overflowed in the transform) scale NaN; both have codes 0.
+    z: fp32 [group, n]. factor: fp32 [n], or a number for all groups. A group of zeros has scale 0, one that is not finite
+    (or overflowed in the transform) scale NaN; both have codes 0.
     """
-    absmax = z.abs().amax(0)
-    s = round_up(under(absmax, TARGET[config.payload]).clamp(min=SMALLEST_SCALE), config.scale)
+    absmax = z.abs().amax(0) * factor
     finite = absmax < math.inf
     usable = finite & (absmax > 0)
-    y = torch.where(usable, z * over(1.0, s), 0.0)
+    smallest = SMALLEST_ADAPTIVE_SCALE if config.adaptive_scale else SMALLEST_SCALE
+    s = round_up(under(absmax, TARGET[config.payload]).clamp(min=smallest), config.scale)
+    g = torch.where(usable, over(1.0, s) * factor, 0.0)
+    z = torch.where(usable, z, 0.0)
     u = None
     if config.rounding == "stochastic":
         group, n = z.shape
         each = group * n // len(seeds)
         u = torch.cat([uniform(seed, 0, each, z.device) for seed in seeds]).view(n, group).t()
     s = torch.where(usable, s, 0.0).masked_fill(~finite, math.nan)
-    return round_payload(y, config.payload, u), s
+    return round_products(z, g, config.payload, u), s
 
 
-def dequantise(codes: Tensor, s: Tensor, alpha: Tensor | None, config: GroupCodec) -> Tensor:
-    """codes uint8 [group, n], s fp32 [n] and alpha fp32 [n] or None -> coefficients fp32 [group, n]."""
-    factor = s if alpha is None else s * over(1.0, alpha)
-    return load_payload(codes, config.payload) * factor
+def units(s: Tensor, alpha: Tensor | None, factor: float = 1.0) -> Tensor:
+    """s fp32 [n], alpha fp32 [n] or None -> the value of a code of 1: s * (1 / alpha) * factor, fp32 [n]."""
+    return (s if alpha is None else s * over(1.0, alpha)) * factor

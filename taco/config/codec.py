@@ -11,7 +11,7 @@ PAYLOADS = ("e4m3", "e5m2", "int8", "int6", "int4")
 ROTATIONS = ("none", "hadamard", "signed")
 SCALES = ("fp32", "bf16", "e8m0")
 ROUNDINGS = ("nearest", "stochastic")
-MIN_GROUP, MAX_GROUP = 16, 2048
+MIN_GROUP, MAX_GROUP, MIN_BLOCK = 32, 2048, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +81,13 @@ class GroupCodec(Codec):
         one_of("scale", self.scale, SCALES, "these scale formats have a wire format")
         one_of("rounding", self.rounding, ROUNDINGS, "these roundings are defined")
         one_of("intra_payload", self.intra_payload, ("", *PAYLOADS), "it is a payload or empty")
-        for name, value in (("group", self.group), ("rotation_size", self.rotation_size or self.group)):
+        sizes = (("group", self.group, MIN_GROUP), ("rotation_size", self.rotation_size or self.group, MIN_BLOCK))
+        for name, value, least in sizes:
             require(
-                isinstance(value, int) and value > 0 and value & (value - 1) == 0 and MIN_GROUP <= value <= MAX_GROUP,
+                isinstance(value, int) and value > 0 and value & (value - 1) == 0 and least <= value <= MAX_GROUP,
                 f"{name}={value!r}",
-                f"a power of two from {MIN_GROUP} to {MAX_GROUP}",
-                "the Hadamard transform and 16-byte sections are defined for those",
+                f"a power of two from {least} to {MAX_GROUP}",
+                "the Hadamard transform and the kernels are defined for those",
             )
         require(
             self.rotation_size <= self.group,

@@ -38,7 +38,11 @@ def round_float8(y: F, payload: str) -> int:
     return best | (128 if np.signbit(y) else 0)
 
 
-def round_payload(y: F, payload: str, u: F | None) -> int:
+def round_payload(z: F, g: F, payload: str, u: F | None) -> int:
+    if u is None and payload not in FLOAT8:
+        # the product of two fp32 numbers is exact in fp64
+        return max(-TOP[payload], min(TOP[payload], int(np.rint(np.float64(z) * np.float64(g))))) & 255
+    y = F(z * g)
     if payload in FLOAT8:
         if u is not None:
             _, mantissa_bits, bias = FLOAT8[payload]
@@ -46,7 +50,7 @@ def round_payload(y: F, payload: str, u: F | None) -> int:
             quantum = F(2.0 ** (exponent - mantissa_bits))
             y = F(np.floor(F(F(y / quantum) + u)) * quantum)
         return round_float8(y, payload)
-    q = int(np.rint(y)) if u is None else int(np.floor(F(y + u)))
+    q = int(np.floor(F(y + u)))
     return max(-TOP[payload], min(TOP[payload], q)) & 255
 
 
@@ -58,7 +62,7 @@ def fwht(v: np.ndarray, size: int) -> np.ndarray:
             if not i & stride:
                 v[i], v[i + stride] = v[i] + v[i + stride], v[i] - v[i + stride]
         stride *= 2
-    return v * F(1 / np.sqrt(size))
+    return v
 
 
 def scale_bits(s: F, scale: str) -> bytes:
@@ -79,11 +83,13 @@ def round_scale(s: F, scale: str) -> F:
 def encode(x: np.ndarray, config, seed: int) -> bytes:
     """x fp32 [n] of finite values -> the Packet's bytes."""
     group, size = config.group, config.rotation_size or config.group
+    root = F(1) if config.rotation == "none" else F(1 / np.sqrt(size))
     codes, scales, alphas = [], b"", b""
     for first in range(0, len(x), group):
         part = x[first : first + group]
         v = np.zeros(group, dtype=F)
         v[: len(part)] = part
+        factor = root
         if config.adaptive_scale:
             squares = list(v * v)
             while len(squares) > 1:
@@ -91,22 +97,23 @@ def encode(x: np.ndarray, config, seed: int) -> bytes:
             alpha = F(TOP[config.payload]) / np.sqrt(F(squares[0] / F(len(part))) + F(1e-6))
             alpha = min(max(alpha, F(1e-3)), F(1e3))
             alphas += alpha.tobytes()
-            v = v * alpha
+            factor = F(alpha * root)
         if config.rotation == "signed":
             v = v * np.array([1 - 2 * (mix(i % size) >> 31) for i in range(group)], dtype=F)
         if config.rotation != "none":
             v = np.concatenate([fwht(v[i : i + size], size) for i in range(0, group, size)])
-        absmax = np.abs(v).max()
+        absmax = F(np.abs(v).max() * factor)
         if absmax == 0:
             scales += bytes({"fp32": 4, "bf16": 2, "e8m0": 1}[config.scale])
             codes += [0] * group
             continue
-        s = round_scale(max(absmax / F(TOP[config.payload]), F(2.0**-126)), config.scale)
+        smallest = F(2.0**-116) if config.adaptive_scale else F(2.0**-126)
+        s = round_scale(max(absmax / F(TOP[config.payload]), smallest), config.scale)
         scales += scale_bits(s, config.scale)
-        inverse = F(1) / s
+        g = F((F(1) / s) * factor)
         stochastic = config.rounding == "stochastic"
         codes += [
-            round_payload(F(v[i] * inverse), config.payload, uniform(seed, first + i) if stochastic else None)
+            round_payload(v[i], g, config.payload, uniform(seed, first + i) if stochastic else None)
             for i in range(group)
         ]
     return pack(codes, config.payload) + pad(scales) + pad(alphas)

@@ -21,7 +21,7 @@ quick = settings(max_examples=60, deadline=None, derandomize=True)
 
 @st.composite
 def group_codecs(draw, rounding: tuple[str, ...] = ("nearest", "stochastic")) -> GroupCodec:
-    group = draw(st.sampled_from((16, 32, 64, 128, 256)))
+    group = draw(st.sampled_from((32, 64, 128, 256)))
     return GroupCodec(
         name="drawn",
         payload=draw(st.sampled_from(tuple(TOP))),

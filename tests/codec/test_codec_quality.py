@@ -162,18 +162,20 @@ def test_kernels_are_used_when_there_are_any_and_the_path_says_so(monkeypatch):
         return call
 
     kernels = SimpleNamespace(
-        available=lambda: True,
-        encode=record("encode", lambda x, config, seed: reference.encode(x, seed=seed)),
-        decode=record("decode", lambda p, config, numel, dtype: reference.decode(p, numel, dtype)),
-        decode_sum=record("decode_sum", lambda p, config, numel, dtype: reference.decode_sum(p, numel, dtype)),
+        encode=record("encode", lambda rows, number, seeds: reference.encode_rows(rows, [0] * len(rows))),
+        decode_sum=record(
+            "decode_sum",
+            lambda p, number, numel, dtype: torch.stack([reference.decode_sum(each, numel, dtype) for each in p]),
+        ),
         decode_sum_encode=record(
             "decode_sum_encode",
-            lambda p, config, numel, seed: reference.decode_sum_encode(p, numel, torch.float32, seed=seed),
+            lambda p, number, target, numel, seeds: reference.decode_sum_encode_rows(p, numel, torch.float32, [0]),
         ),
     )
-    monkeypatch.setattr("taco.codec.group.cuda", kernels)
-    monkeypatch.setattr("taco.codec.group.on_gpu", lambda x: True)
+    monkeypatch.setattr("taco.codec.backend.cuda", SimpleNamespace(available=lambda: True))
+    monkeypatch.setattr("taco.codec.backend.on_gpu", lambda x: True)
     fused, x = GroupCoder(PRESETS["int8"]), randn(300)
+    monkeypatch.setattr("taco.codec.group.cuda", kernels)
     assert fused.path == "reference"
     packet = fused.encode(x)
     assert fused.path == "cuda"
@@ -184,7 +186,8 @@ def test_kernels_are_used_when_there_are_any_and_the_path_says_so(monkeypatch):
     assert torch.equal(
         fused.decode_sum_encode(packets, 300, x.dtype), reference.decode_sum_encode(packets, 300, x.dtype)
     )
-    assert calls == ["encode", "decode", "decode_sum", "decode_sum_encode"]
+    assert calls == ["encode", "decode_sum", "decode_sum", "decode_sum_encode"]
+    monkeypatch.undo()
     asked = GroupCoder(PRESETS["int8"], "reference")
     asked.encode(x)
     assert asked.path == "reference"
@@ -192,8 +195,8 @@ def test_kernels_are_used_when_there_are_any_and_the_path_says_so(monkeypatch):
 
 @pytest.mark.parametrize("built", [True, False])
 def test_kernels_that_cannot_run_are_not_replaced(monkeypatch, built):
-    monkeypatch.setattr("taco.codec.group.cuda", SimpleNamespace(available=lambda: built))
-    monkeypatch.setattr("taco.codec.group.on_gpu", lambda x: not built)
+    monkeypatch.setattr("taco.codec.backend.cuda", SimpleNamespace(available=lambda: built))
+    monkeypatch.setattr("taco.codec.backend.on_gpu", lambda x: not built)
     with pytest.raises(RuntimeError, match=r"`taco kernels build`.*backend='reference'"):
         GroupCoder(PRESETS["int8"], "cuda").encode(randn(4))
 

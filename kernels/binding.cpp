@@ -113,19 +113,21 @@ PacketRows rows_of(const PacketRows& packets, int64_t first, int64_t count) {
   return some;
 }
 
-Tensor encode(const Tensor& rows, int64_t codec, std::vector<int64_t> seeds) {
-  taco::check_rows(rows);
-  Spec spec = spec_of(rows.size(1), Codec(codec));
-  const int64_t count = rows.size(0);
-  spec.dtype = taco::dtype_of(rows.scalar_type());
-  const auto* x = static_cast<const uint8_t*>(rows.const_data_ptr());
-  spec.aligned = aligned(x, count, spec.numel, spec.dtype);
-  Tensor packets = torch::stable::new_empty(rows, {count, spec.form.nbytes}, ScalarType::Byte);
+// rows: whether x is [P, numel], a message a row; else all of x is one.
+Tensor encode(const Tensor& x, bool rows, int64_t codec, std::vector<int64_t> seeds) {
+  STD_TORCH_CHECK(x.is_contiguous() && (!rows || x.dim() == 2), "got x of ", x.dim(),
+                  " dimensions; need a contiguous tensor, [P, numel] for rows; because messages are in flat order");
+  const int64_t count = rows ? x.size(0) : 1;
+  Spec spec = spec_of(rows ? x.size(1) : x.numel(), Codec(codec));
+  spec.dtype = taco::dtype_of(x.scalar_type());
+  const auto* from = static_cast<const uint8_t*>(x.const_data_ptr());
+  spec.aligned = aligned(from, count, spec.numel, spec.dtype);
+  Tensor packets = taco::empty_beside(x, rows, count, spec.form.nbytes, ScalarType::Byte);
   auto* to = static_cast<uint8_t*>(packets.mutable_data_ptr());
-  on_device(rows, [&](Target target) {
+  on_device(x, [&](Target target) {
     return in_batches(count, spec.stochastic, seeds, [&](int64_t first, int64_t some, const Seeds& each) {
-      const uint8_t* from = x + first * spec.numel * bytes_of(spec.dtype);
-      return taco::encode(spec, target, int(some), from, to + first * spec.form.nbytes, each);
+      const uint8_t* row = from + first * spec.numel * bytes_of(spec.dtype);
+      return taco::encode(spec, target, int(some), row, to + first * spec.form.nbytes, each);
     });
   });
   return packets;
@@ -135,7 +137,7 @@ Tensor decode_sum(const Tensor& packets, int64_t numel, ScalarType dtype, int64_
   Spec spec = spec_of(numel, Codec(codec));
   spec.dtype = taco::dtype_of(dtype);
   PacketRows from = packets_of(packets, spec.form.nbytes);
-  Tensor out = torch::stable::new_empty(packets, {from.rows, numel}, dtype);
+  Tensor out = taco::empty_beside(packets, packets.dim() == 3, from.rows, numel, dtype);
   auto* to = static_cast<uint8_t*>(out.mutable_data_ptr());
   spec.aligned = aligned(to, from.rows, numel, spec.dtype);
   on_device(packets, [&](Target target) {
@@ -151,13 +153,14 @@ Tensor decode_sum_encode(const Tensor& packets, int64_t numel, int64_t codec, in
   STD_TORCH_CHECK(source.group == result.group && source.signs == result.signs && source.rotation_size == result.rotation_size,
                   "got codecs of two groups or rotations; need the same; because a sum of coefficients has a meaning in "
                   "their own rotation only");
+  STD_TORCH_CHECK(packets.dim() >= 2, "got packets of one dimension; need [P, N, nbytes] or [N, nbytes]; because they are summed");
   Spec spec = spec_of(numel, source);
   spec.dtype = taco::Dtype::kBf16;  // no tensor: any; presets are compiled for it
   spec.aligned = true;
   spec.stochastic = result.stochastic;
   const Form form = form_of(result, spec.groups);
   PacketRows from = packets_of(packets, spec.form.nbytes);
-  Tensor out = torch::stable::new_empty(packets, {from.rows, form.nbytes});
+  Tensor out = taco::empty_beside(packets, packets.dim() == 3, from.rows, form.nbytes, ScalarType::Byte);
   auto* to = static_cast<uint8_t*>(out.mutable_data_ptr());
   on_device(packets, [&](Target target) {
     return in_batches(from.rows, spec.stochastic, seeds, [&](int64_t first, int64_t some, const Seeds& each) {
@@ -170,7 +173,7 @@ Tensor decode_sum_encode(const Tensor& packets, int64_t numel, int64_t codec, in
 }  // namespace
 
 STABLE_TORCH_LIBRARY(taco, m) {
-  m.def("encode(Tensor rows, int codec, int[] seeds) -> Tensor");
+  m.def("encode(Tensor x, bool rows, int codec, int[] seeds) -> Tensor");
   m.def("decode_sum(Tensor packets, int numel, ScalarType dtype, int codec) -> Tensor");
   m.def("decode_sum_encode(Tensor packets, int numel, int codec, int target, int[] seeds) -> Tensor");
 }

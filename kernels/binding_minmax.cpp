@@ -53,7 +53,7 @@ Tensor minmax_encode(const Tensor& rows, int64_t bits, int64_t group, int64_t me
   check_rows(rows);
   MinMax spec = minmax_of(rows.size(1), bits, group, metadata);
   spec.dtype = dtype_of(rows.scalar_type());
-  Tensor packets = torch::stable::new_empty(rows, {rows.size(0), spec.nbytes}, ScalarType::Byte);
+  Tensor packets = taco::empty_beside(rows, true, rows.size(0), spec.nbytes, ScalarType::Byte);
   on_device(rows, [&](Target target) {
     return taco::minmax_encode(spec, target, rows.const_data_ptr(), rows.size(0),
                                static_cast<uint8_t*>(packets.mutable_data_ptr()));
@@ -66,7 +66,7 @@ Tensor minmax_decode_sum(const Tensor& packets, int64_t numel, ScalarType dtype,
   MinMax spec = minmax_of(numel, bits, group, metadata);
   spec.dtype = dtype_of(dtype);
   PacketRows from = packets_of(packets, spec.nbytes);
-  Tensor out = torch::stable::new_empty(packets, {from.rows, numel}, dtype);
+  Tensor out = taco::empty_beside(packets, true, from.rows, numel, dtype);
   on_device(packets, [&](Target target) {
     return taco::minmax_decode_sum(spec, target, from, out.mutable_data_ptr());
   });
@@ -76,7 +76,7 @@ Tensor minmax_decode_sum(const Tensor& packets, int64_t numel, ScalarType dtype,
 Tensor minmax_decode_sum_encode(const Tensor& packets, int64_t numel, int64_t bits, int64_t group, int64_t metadata) {
   MinMax spec = minmax_of(numel, bits, group, metadata);
   PacketRows from = packets_of(packets, spec.nbytes);
-  Tensor out = torch::stable::new_empty(packets, {from.rows, spec.nbytes});
+  Tensor out = taco::empty_beside(packets, true, from.rows, spec.nbytes, ScalarType::Byte);
   on_device(packets, [&](Target target) {
     return taco::minmax_decode_sum_encode(spec, target, from, static_cast<uint8_t*>(out.mutable_data_ptr()));
   });
@@ -109,7 +109,7 @@ TahQuant tahquant_of(int64_t numel, int64_t tile, int64_t low, double pivot_rati
 // The launch works in a scratch tensor beside the packets: a histogram a message.
 Tensor tahquant_rows(TahQuant spec, const Tensor& rows) {
   spec.dtype = dtype_of(rows.scalar_type());
-  Tensor packets = torch::stable::new_empty(rows, {rows.size(0), spec.nbytes}, ScalarType::Byte);
+  Tensor packets = taco::empty_beside(rows, true, rows.size(0), spec.nbytes, ScalarType::Byte);
   on_device(rows, [&](Target target) {
     int64_t bytes = taco::tahquant_scratch_bytes(spec, target, rows.size(0));
     Tensor scratch = torch::stable::new_empty(rows, {bytes}, ScalarType::Byte);
@@ -125,7 +125,7 @@ Tensor tahquant_sums(TahQuant spec, const Tensor& packets, ScalarType dtype) {
   PacketRows from = packets_of(packets, spec.nbytes);
   STD_TORCH_CHECK(from.count <= taco::kTahQuantMaxPackets, "got sums of ", from.count, " packets; need at most ",
                   taco::kTahQuantMaxPackets, "; because a block counts the tiles of each in shared memory");
-  Tensor out = torch::stable::new_empty(packets, {from.rows, spec.numel}, dtype);
+  Tensor out = taco::empty_beside(packets, true, from.rows, spec.numel, dtype);
   on_device(packets, [&](Target target) {
     return taco::tahquant_decode_sum(spec, target, from, out.mutable_data_ptr());
   });

@@ -13,7 +13,7 @@ struct DecodeSumJob {
   static constexpr int kSteps = 2;
   using In = PartReader<P, S>;
   using Out = TensorStage<V, BYTES>;
-  static constexpr int kAlign = Out::kBytes, kShared = kWarps * Out::kBytes + In::kShared;
+  static constexpr int kAlign = alignment_of<S>(Out::kBytes), kShared = kWarps * Out::kBytes + In::kShared;
 
   Spec spec;
   int rows;
@@ -35,11 +35,14 @@ struct DecodeSumJob {
     if constexpr (SINGLE) {
       decode_group<P, S>(spec, next(), v, at);
     } else {
-      const float factor = S::factor(spec);
-      add_part<P, S>(spec.form, next(), factor, true, v);
-      for (int r = 1; r < count; ++r) add_part<P, S>(spec.form, next(), factor, false, v);
+      add_part<P, S>(spec.form, next(), true, v);
+      for (int r = 1; r < count; ++r) add_part<P, S>(spec.form, next(), false, v);
       int size = S::rotation_size(spec, at.team);
-      if (size > 1) butterflies<V>(v, at.team, size);
+      if (size > 1) {
+        butterflies<V>(v, at.team, size);
+#pragma unroll
+        for (int i = 0; i < 8 * V; ++i) v[i] = mul(v[i], S::factor(spec));
+      }
     }
   }
 
@@ -90,7 +93,7 @@ cudaError_t decode_packets(const Spec& spec, const Target& target, const PacketR
                static_cast<uint8_t*>(out)};
   };
   auto launch = [&](auto p, auto s) { status = run_on_gpu<decltype(s)>(job(p, Bytes<2>{}, s), target.stream); };
-  if (target.cuda && spec.groups > 0 && packets.rows > 0 && with_preset(spec, launch)) return status;
+  if (target.cuda && spec.groups > 0 && packets.rows > 0 && with_preset<SINGLE ? 8 : 4>(spec, launch)) return status;
   with_payload(spec.form.payload, [&](auto p) {
     with_element_size(spec.dtype, [&](auto bytes) {
       status = run(spec, int(packets.rows), target, [&](auto s) { return job(p, bytes, s); });

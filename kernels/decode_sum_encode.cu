@@ -14,7 +14,7 @@ struct DecodeSumEncodeJob {
   static constexpr int kSteps = 4;
   using In = PartReader<P, S>;
   using Out = CodesStage<Q, V>;
-  static constexpr int kAlign = 32 * V * 8, kShared = In::kShared + kWarps * Out::kBytes;
+  static constexpr int kAlign = alignment_of<S>(256 * V), kShared = In::kShared + kWarps * Out::kBytes;
 
   Spec spec;
   int rows;
@@ -38,8 +38,8 @@ struct DecodeSumEncodeJob {
   template <class Next>
   TACO_HD Coded<V> sum(const Place<S>& at, Next next) const {
     typename S::Values v;
-    add_part<P, S>(spec.form, next(), 1.0f, true, v);
-    for (int r = 1; r < count; ++r) add_part<P, S>(spec.form, next(), 1.0f, false, v);
+    add_part<P, S>(spec.form, next(), true, v);
+    for (int r = 1; r < count; ++r) add_part<P, S>(spec.form, next(), false, v);
     return encode_sum<Q, S>(spec, form, v, at, seed);
   }
 
@@ -94,7 +94,7 @@ cudaError_t decode_sum_encode(const Spec& spec, const Form& form, const Target& 
   };
   const bool same = form.payload == spec.form.payload && form.scale == spec.form.scale && form.adaptive == spec.form.adaptive;
   auto launch = [&](auto p, auto s) { status = run_on_gpu<decltype(s)>(job(p, p, s), target.stream); };
-  if (same && target.cuda && spec.groups > 0 && rows > 0 && with_preset(spec, launch)) return status;
+  if (same && target.cuda && spec.groups > 0 && rows > 0 && with_preset<4>(spec, launch)) return status;
   with_payload(spec.form.payload, [&](auto p) {
     with_target(p, form.payload, [&](auto q) { status = run(spec, rows, target, [&](auto s) { return job(p, q, s); }); });
   });

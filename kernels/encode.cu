@@ -11,7 +11,7 @@ struct EncodeJob {
   static constexpr int kSteps = 8;
   using In = TensorStage<V, BYTES>;
   using Out = CodesStage<P, V>;
-  static constexpr int kAlign = In::kBytes, kShared = kWarps * (In::kBytes + Out::kBytes);
+  static constexpr int kAlign = alignment_of<S>(In::kBytes), kShared = kWarps * (In::kBytes + Out::kBytes);
 
   Spec spec;
   int rows;
@@ -87,7 +87,7 @@ cudaError_t encode(const Spec& spec, const Target& target, int rows, const void*
     return Job{spec, rows, static_cast<const uint8_t*>(x), packets, seeds, 0};
   };
   auto launch = [&](auto p, auto s) { status = run_on_gpu<decltype(s)>(job(p, Bytes<2>{}, s), target.stream); };
-  if (target.cuda && spec.groups > 0 && rows > 0 && with_preset(spec, launch)) return status;
+  if (target.cuda && spec.groups > 0 && rows > 0 && with_preset<8>(spec, launch)) return status;
   with_payload(spec.form.payload, [&](auto p) {
     with_element_size(spec.dtype, [&](auto bytes) {
       status = run(spec, rows, target, [&](auto s) { return job(p, bytes, s); });

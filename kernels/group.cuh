@@ -59,6 +59,8 @@ struct Shape {
   TACO_HD static bool adaptive(const Form& form) { return ADAPTIVE_ == kAtRunTime ? form.adaptive : ADAPTIVE_ != 0; }
   TACO_HD static Scale scale(const Form& form) { return SCALE_ == kAtRunTime ? form.scale : Scale(SCALE_); }
   TACO_HD static Dtype dtype(const Spec& spec) { return DTYPE_ == kAtRunTime ? spec.dtype : Dtype(DTYPE_); }
+  static constexpr bool kPowerScale = SCALE_ == int(Scale::kE8m0) && ADAPTIVE_ == 0;
+  static constexpr bool kNarrowScale = kPowerScale || (SCALE_ == int(Scale::kBf16) && ADAPTIVE_ == 0);
   // Squares of bf16 numbers have 16 significant bits: exact, except where they are far below alpha's 1e-6.
   static constexpr bool kExactSquares = DTYPE_ == int(Dtype::kBf16);
 };
@@ -164,16 +166,24 @@ TACO_HD void values_of(const Coded<V>& part, float (&q)[8 * V]) {
   for (int w = 0; w < V; ++w) P::values(part.codes[w], q + 8 * w);
 }
 
-// sum = coefficients * factor of a part, or sum += those.
+// Whether the product of a code and its unit is exact: of 8 bits and a scale of 8 bits or a power of two. Then one fused
+// multiply-add has the bits of a product and a sum. FP8 codes times tiny bf16 scales may be subnormal, and are not.
 template <class P, class S>
-TACO_HD void add_part(const Form& form, const Coded<S::V>& part, float factor, bool first, typename S::Values& sum) {
+constexpr bool kExactUnits = S::kNarrowScale && (P::kMax < 128.0f || S::kPowerScale);
+
+// sum = coefficients of a part, or sum += those.
+template <class P, class S>
+TACO_HD void add_part(const Form& form, const Coded<S::V>& part, bool first, typename S::Values& sum) {
   typename S::Values q;
-  float unit = unit_of<S>(form, part, factor);
+  const float unit = unit_of<S>(form, part, 1.0f);
   values_of<P, S::V>(part, q);
 #pragma unroll
   for (int i = 0; i < 8 * S::V; ++i) {
-    float c = mul(q[i], unit);
-    sum[i] = first ? c : add(sum[i], c);
+    if (first) {
+      sum[i] = mul(q[i], unit);
+    } else {
+      sum[i] = kExactUnits<P, S> ? exact_product_add(q[i], unit, sum[i]) : add(sum[i], mul(q[i], unit));
+    }
   }
 }
 

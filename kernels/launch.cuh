@@ -2,7 +2,7 @@
 //
 // A job is a struct template over a Shape with members spec and rows, and
 //   kSteps                          wanted steps a block
-//   kShared, kAlign                 bytes of shared memory of a block and their alignment
+//   kShared, kAlign                 bytes of shared memory of a block, and their alignment, at least 1024
 //   Job at_row(row)                 the job with its pointers at a row
 //   void run(shared, lane, steps)   on a GPU: all tiles of a warp
 //   void run_group(at)              on the host: one group, by a team of one lane
@@ -28,10 +28,17 @@ struct Steps {
 template <class S, class Job>
 __global__ void __launch_bounds__(kThreads) run_steps(const __grid_constant__ Job jobs, int end, int whole_elements,
                                                       int whole_groups, int lane_bits) {
-  __shared__ alignas(Job::kAlign) uint8_t shared[Job::kShared];
+  extern __shared__ uint8_t shared[];
   const Job job = jobs.at_row(blockIdx.y);
-  job.run(shared_address(shared), Lane<S>(lane_bits), Steps{int(blockIdx.x), int(gridDim.x), end, whole_elements, whole_groups});
+  const uint32_t base = (shared_address(shared) + Job::kAlign - 1) & ~uint32_t(Job::kAlign - 1);
+  job.run(base, Lane<S>(lane_bits), Steps{int(blockIdx.x), int(gridDim.x), end, whole_elements, whole_groups});
   if (blockIdx.x == 0 && threadIdx.x == 0) job.finish();
+}
+
+// Shared memory begins at a multiple of 1024.
+template <class Job>
+constexpr int shared_bytes() {
+  return Job::kShared + (Job::kAlign > 1024 ? Job::kAlign - 1024 : 0);
 }
 
 // How many blocks of a kernel the current device holds at once.
@@ -43,7 +50,9 @@ cudaError_t resident_blocks(int* blocks) {
   if (status != cudaSuccess) return status;
   int& known = cached[device & 63];
   if (known == 0) {
-    status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, run_steps<S, Job>, kThreads, 0);
+    status = cudaFuncSetAttribute(run_steps<S, Job>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<Job>());
+    if (status != cudaSuccess) return status;
+    status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, run_steps<S, Job>, kThreads, shared_bytes<Job>());
     if (status != cudaSuccess) return status;
     status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (status != cudaSuccess) return status;
@@ -53,8 +62,8 @@ cudaError_t resident_blocks(int* blocks) {
   return cudaSuccess;
 }
 
-// As many blocks as take Job::kSteps steps each, but not fewer than fit at once: with more steps a block the last round of
-// blocks leaves more of the GPU idle, with fewer the first load of a block, which nothing hides, counts for more.
+// The grid is as many times what fits at once as leaves about Job::kSteps steps a block: with more of them the last round
+// leaves more of the GPU idle, with fewer the first load of a block, which nothing hides, counts for more.
 template <class S, class Job>
 cudaError_t run_on_gpu(const Job& job, void* stream) {
   const Spec& spec = job.spec;
@@ -65,9 +74,10 @@ cudaError_t run_on_gpu(const Job& job, void* stream) {
   int resident = 0;
   cudaError_t status = resident_blocks<S, Job>(&resident);
   if (status != cudaSuccess) return status;
-  int64_t blocks = std::max<int64_t>((resident + job.rows - 1) / job.rows, steps / Job::kSteps);
+  int64_t at_once = (resident + job.rows - 1) / job.rows, waves = (2 * steps / Job::kSteps / at_once + 1) / 2;
+  int64_t blocks = at_once * std::max<int64_t>(1, waves);
   dim3 grid(unsigned(std::min(steps, blocks)), unsigned(job.rows));
-  run_steps<S><<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+  run_steps<S><<<grid, kThreads, shared_bytes<Job>(), static_cast<cudaStream_t>(stream)>>>(
       job, int(steps), spec.aligned ? int(spec.numel / elements_a_step) : 0, int(spec.groups / groups_a_step), lane_bits);
   return cudaGetLastError();
 }

@@ -1,6 +1,6 @@
 // Kernels of their own for the presets of taco/recipes on bf16 tensors: with all of the codec known, they take two thirds
-// of the instructions of the general ones. V as measured on an H200: 8 vectors a lane only where packing needs the
-// registers' parallelism.
+// of the instructions of the general ones. V as measured on an H200: 8 vectors a lane only for 6 bits, which take more to
+// pack and unpack, and not where sums need the registers (V6).
 #pragma once
 
 #include "launch.cuh"
@@ -10,8 +10,8 @@ namespace taco {
 template <int V, int GROUP, int SIZE, bool SIGNED, bool ADAPTIVE, Scale SCALE>
 using Preset = Shape<V, GROUP / (8 * V), SIZE, SIGNED, ADAPTIVE, int(SCALE), int(Dtype::kBf16)>;
 
-// body(P{}, S{}) and true; or false, where spec is none of them.
-template <class Body>
+// V6: vectors a lane for INT6. body(P{}, S{}) and true; or false, where spec is none of them.
+template <int V6, class Body>
 bool with_preset(const Spec& spec, Body body) {
   if (spec.dtype != Dtype::kBf16 || spec.stochastic) return false;
   const Form& form = spec.form;
@@ -24,7 +24,7 @@ bool with_preset(const Spec& spec, Body body) {
   }
   if (!form.adaptive && whole && spec.signs && form.scale == Scale::kBf16) {
     if (is(Payload::kInt8, 128)) return body(Integer<8>{}, Preset<4, 128, 1, true, false, Scale::kBf16>{}), true;
-    if (is(Payload::kInt6, 128)) return body(Integer<6>{}, Preset<8, 128, 1, true, false, Scale::kBf16>{}), true;
+    if (is(Payload::kInt6, 128)) return body(Integer<6>{}, Preset<V6, 128, 1, true, false, Scale::kBf16>{}), true;
     if (is(Payload::kInt4, 32)) return body(Integer<4>{}, Preset<4, 32, 1, true, false, Scale::kBf16>{}), true;
   }
   if (!form.adaptive && plain && form.scale == Scale::kE8m0) {

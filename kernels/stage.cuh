@@ -12,6 +12,13 @@ namespace taco {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 
+// What a buffer of BYTES bytes is aligned to, so that addresses in it can be combined by exclusive or. Where lanes are known,
+// a lane's vectors lie within 1024 bytes.
+template <class S>
+constexpr int alignment_of(int bytes) {
+  return S::LANES == 0 && bytes > 1024 ? bytes : 1024;
+}
+
 // Byte `at` of a tile lies at this offset of its buffer: 16-byte units are permuted among 8, so that the accesses of teams
 // of 1 and 4 lanes spread over the banks. swizzled(a ^ b) = swizzled(a) ^ swizzled(b).
 TACO_HD constexpr int swizzled(int at) { return at ^ (at >> 3 & 0x30) ^ (at >> 2 & 0x40); }
@@ -98,7 +105,6 @@ struct Buffer {
   }
 
  private:
-  // Buffers are aligned to their swizzling, 512 bytes, so that addresses can be combined by exclusive or.
   template <class S>
   __device__ uint32_t address(const Lane<S>& lane, int w, int part) const {
     return mine ^ uint32_t(swizzled((w << lane.lane_bits) * B + 16 * part));
@@ -189,8 +195,25 @@ struct CodesStage {
     low.write(lane, packet + form.low, codes * P::kLow, step, whole);
     if constexpr (kPairs) high.write(lane, packet + form.high, codes * P::kHigh, step, whole);
   }
+  // A lane that is a team of its own has its vectors in a row: 16 bytes an access.
+  template <class S>
+  TACO_HD static constexpr bool in_a_row() { return S::LANES == 1 && !kPairs && V * P::kLow % 16 == 0; }
+
   template <class S>
   __device__ void put(const Lane<S>& lane, const Coded<V>& coded) const {
+    if constexpr (in_a_row<S>()) {
+      uint32_t words[V * P::kLow / 4];
+#pragma unroll
+      for (int w = 0; w < V; ++w) {
+        words[P::kLow == 8 ? 2 * w : w] = coded.codes[w].low;
+        if (P::kLow == 8) words[2 * w + 1] = coded.codes[w].high;
+      }
+#pragma unroll
+      for (int i = 0; i < V * P::kLow / 16; ++i) {
+        Word<16>{words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]}.store(low.buffer.mine ^ swizzled(16 * i));
+      }
+      return;
+    }
 #pragma unroll
     for (int w = 0; w < V; ++w) {
       Codes c = coded.codes[w];
@@ -201,6 +224,19 @@ struct CodesStage {
   }
   template <class S>
   __device__ void get(const Lane<S>& lane, Coded<V>& coded) const {
+    if constexpr (in_a_row<S>()) {
+      uint32_t words[V * P::kLow / 4];
+#pragma unroll
+      for (int i = 0; i < V * P::kLow / 16; ++i) {
+        Word<16> v = Word<16>::load(low.buffer.mine ^ swizzled(16 * i));
+        words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
+      }
+#pragma unroll
+      for (int w = 0; w < V; ++w) {
+        coded.codes[w] = P::kLow == 8 ? Codes{words[2 * w % (V * P::kLow / 4)], words[(2 * w + 1) % (V * P::kLow / 4)]} : Codes{words[w], 0};
+      }
+      return;
+    }
 #pragma unroll
     for (int w = 0; w < V; ++w) {
       auto word = low.buffer.get(lane, w);

@@ -23,15 +23,21 @@ inline Dtype dtype_of(torch::headeronly::ScalarType type) {
 class DeviceScope {
  public:
   explicit DeviceScope(int device) {
-    STD_TORCH_CHECK(cudaGetDevice(&previous_) == cudaSuccess && cudaSetDevice(device) == cudaSuccess,
-                    "got CUDA device ", device, " that cannot be used; need a working one; because kernels run on it");
+    cudaError_t status = cudaGetDevice(&previous_);
+    changed_ = previous_ != device;
+    if (status == cudaSuccess && changed_) status = cudaSetDevice(device);
+    STD_TORCH_CHECK(status == cudaSuccess, "got CUDA device ", device, " that cannot be used (", cudaGetErrorString(status),
+                    "); need a working one; because kernels run on it");
   }
-  ~DeviceScope() { cudaSetDevice(previous_); }
+  ~DeviceScope() {
+    if (changed_) cudaSetDevice(previous_);
+  }
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
   int previous_ = 0;
+  bool changed_ = false;
 };
 
 // Runs `launch` on the tensor's device and torch's current stream of it.

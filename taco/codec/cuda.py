@@ -1,8 +1,8 @@
 """The group codec's kernels as torch operators: torch.ops.taco.{encode, decode_sum, decode_sum_encode}.
 
-They equal reference.py bit for bit on CUDA tensors and, compiled from the same source, on CPU tensors. Each is one launch
-for all rows. A codec is one integer to them (`number`). Fake implementations serve torch.compile and opcheck; packets
-carry no gradient, so the operators have no autograd formula.
+They equal reference.py bit for bit on CUDA tensors and, compiled from the same source, on CPU tensors. Each is one
+launch for all rows. A codec is one integer to them (`number`). Fake implementations serve torch.compile and opcheck;
+packets carry no gradient, so the operators have no autograd formula.
 """
 
 from __future__ import annotations
@@ -87,23 +87,32 @@ def config_of(codec: int) -> GroupCodec:
     )
 
 
-def encode(rows: Tensor, codec: int, seeds: Sequence[int] = ()) -> Tensor:
-    """rows [P, numel] fp32/bf16/fp16 -> P Packets uint8 [P, nbytes] on the same device.
+def encode(x: Tensor, codec: int, seeds: Sequence[int] = ()) -> Tensor:
+    """x any shape, fp32/bf16/fp16 -> Packet uint8 [nbytes] on the same device.
 
-    seeds: one a row where the codec rounds stochastically.
+    seeds: one where the codec rounds stochastically.
     """
-    return torch.ops.taco.encode(rows.contiguous(), codec, _signed(seeds))
+    return torch.ops.taco.encode(x.contiguous(), False, codec, _signed(seeds))
+
+
+def encode_rows(rows: Tensor, codec: int, seeds: Sequence[int] = ()) -> Tensor:
+    """rows [P, numel] fp32/bf16/fp16 -> P Packets uint8 [P, nbytes]; seeds: one a row where they matter."""
+    return torch.ops.taco.encode(rows.contiguous(), True, codec, _signed(seeds))
 
 
 def decode_sum(packets: Tensor, codec: int, numel: int, dtype: torch.dtype) -> Tensor:
-    """packets uint8 [P, N >= 1, nbytes] -> [P, numel] of `dtype`: sums over N in index order, in fp32, rounded once."""
+    """packets uint8 [P, N >= 1, nbytes] -> [P, numel] of `dtype`: sums over N in index order, in fp32, rounded once.
+
+    [N, nbytes] -> [numel], and [nbytes] -> [numel] for a single packet.
+    """
     return torch.ops.taco.decode_sum(packets, numel, dtype, codec)
 
 
 def decode_sum_encode(packets: Tensor, codec: int, target: int, numel: int, seeds: Sequence[int] = ()) -> Tensor:
     """packets uint8 [P, N >= 1, nbytes] -> Packets uint8 [P, nbytes of target] of their fp32 sums, without a transform.
 
-    target: the same codec, or one of fewer bits where the packets are INT8; else the operator raises `RuntimeError`.
+    [N, nbytes] -> [nbytes of target]. target: the same codec, or one of fewer bits where the packets are INT8; else the
+    operator raises `RuntimeError`.
     """
     return torch.ops.taco.decode_sum_encode(packets, numel, codec, target, _signed(seeds))
 
@@ -117,13 +126,14 @@ def _nbytes(codec: int, numel: int) -> int:
     return wire.group_layout(config_of(codec), numel).total
 
 
-def _fake_encode(rows: Tensor, codec: int, seeds: Sequence[int]) -> Tensor:
-    return rows.new_empty(rows.shape[0], _nbytes(codec, rows.shape[1]), dtype=torch.uint8)
+def _fake_encode(x: Tensor, rows: bool, codec: int, seeds: Sequence[int]) -> Tensor:
+    shape = (x.shape[0], _nbytes(codec, x.shape[1])) if rows else (_nbytes(codec, x.numel()),)
+    return x.new_empty(shape, dtype=torch.uint8)
 
 
 def _fake_decode_sum(packets: Tensor, numel: int, dtype: torch.dtype, codec: int) -> Tensor:
-    return packets.new_empty(packets.shape[0], numel, dtype=dtype)
+    return packets.new_empty((*packets.shape[:-2], numel), dtype=dtype)
 
 
 def _fake_decode_sum_encode(packets: Tensor, numel: int, codec: int, target: int, seeds: Sequence[int]) -> Tensor:
-    return packets.new_empty(packets.shape[0], _nbytes(target, numel))
+    return packets.new_empty((*packets.shape[:-2], _nbytes(target, numel)))

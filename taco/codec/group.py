@@ -10,7 +10,7 @@ from torch import Tensor
 
 from taco.codec import cuda, reference, wire
 from taco.codec.backend import KernelCoder
-from taco.codec.base import in_order
+from taco.codec.base import check_dtype, in_order
 from taco.config import GroupCodec
 
 
@@ -25,13 +25,43 @@ class GroupCoder(KernelCoder):
         self.align = config.group
         self._number = cuda.number(config)
         self._stochastic = config.rounding == "stochastic"
+        self._sizes: dict[int, int] = {}
 
     def nbytes(self, numel: int, dtype: torch.dtype) -> int:
-        return wire.group_layout(self.config, numel).total
+        size = self._sizes.get(numel)
+        if size is None:
+            size = self._sizes[numel] = wire.group_layout(self.config, numel).total
+        return size
+
+    # The kernels' path of a single message, without the views of the path of many: small calls cost their host time.
+
+    def encode(self, x: Tensor, *, seed: int = 0) -> Tensor:
+        if not self._on_kernels(x):
+            return super().encode(x, seed=seed)
+        check_dtype(x.dtype, "a tensor")
+        return cuda.encode(x.detach() if x.requires_grad else x, self._number, [seed] if self._stochastic else ())
+
+    def decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        self._check(packet, (self.nbytes(numel, dtype),), dtype)
+        if not self._on_kernels(packet):
+            return super().decode(packet, numel, dtype)
+        return cuda.decode_sum(packet, self._number, numel, dtype)
+
+    def decode_sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)
+        if not self._on_kernels(packets):
+            return super().decode_sum(packets, numel, dtype)
+        return cuda.decode_sum(packets, self._number, numel, dtype)
+
+    def decode_sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, *, seed: int = 0) -> Tensor:
+        self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)
+        if not self._on_kernels(packets):
+            return super().decode_sum_encode(packets, numel, dtype, seed=seed)
+        return cuda.decode_sum_encode(packets, self._number, self._number, numel, [seed] if self._stochastic else ())
 
     def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
         if self._on_kernels(rows):
-            return cuda.encode(rows, self._number, seeds if self._stochastic else ())
+            return cuda.encode_rows(rows, self._number, seeds if self._stochastic else ())
         numel = rows.shape[1]
         x = reference.columns(rows, self.config.group)
         factor = reference.inverse_root(reference.block(self.config))
@@ -51,11 +81,11 @@ class GroupCoder(KernelCoder):
 
     def _sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         if self._on_kernels(packets):
-            return cuda.decode_sum(packets.unsqueeze(0), self._number, numel, dtype)[0]
+            return cuda.decode_sum(packets, self._number, numel, dtype)
         if len(packets) == 1:
             return self._decode(packets, numel, dtype)[0]
-        factor = reference.inverse_root(reference.block(self.config))
-        return self._flat(reference.unrotate(self._sums(packets[None], numel, factor), self.config), numel)[0]
+        y = reference.unrotate(self._sums(packets[None], numel), self.config)
+        return self._flat(y * reference.inverse_root(reference.block(self.config)), numel)[0]
 
     def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seeds: Sequence[int]) -> Tensor:
         if self._on_kernels(packets):
@@ -83,7 +113,7 @@ class GroupCoder(KernelCoder):
                     "same payload; because other pairs have no kernel (backend='reference' has them all)"
                 )
             seeds = [seed] if target._stochastic else ()
-            return cuda.decode_sum_encode(packets[None], self._number, target._number, numel, seeds)[0]
+            return cuda.decode_sum_encode(packets, self._number, target._number, numel, seeds)
         return target._encode_sums(self._sums(packets[None], numel), numel, [seed])[0]
 
     def _encode_sums(self, z: Tensor, numel: int, seeds: Sequence[int]) -> Tensor:
@@ -107,7 +137,7 @@ class GroupCoder(KernelCoder):
         return wire.group_layout(config, numel).assemble(parts, z.device)
 
     def _read(self, packets: Tensor, numel: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """packets uint8 [P, nbytes] -> codes uint8 [group, P * groups], scales and alphas (or None) fp32 [P * groups]."""
+        """packets uint8 [P, nbytes] -> codes uint8 [group, n], scales and alphas (or None) fp32 [n], n = P * groups."""
         config, form = self.config, wire.group_layout(self.config, numel)
         bits = wire.PAYLOAD_BITS[config.payload]
         codes = wire.unpack_planes(wire.payload_sections(packets, form, "payload", bits), bits)
@@ -117,10 +147,10 @@ class GroupCoder(KernelCoder):
             alpha = form.section(packets, "alpha").contiguous().view(torch.float32).view(-1)
         return codes.reshape(-1, config.group).t().contiguous(), s, alpha
 
-    def _sums(self, packets: Tensor, numel: int, factor: float = 1.0) -> Tensor:
-        """packets uint8 [S, N, nbytes] -> sums over N of coefficients * factor, fp32 [group, S * groups of a message]."""
+    def _sums(self, packets: Tensor, numel: int) -> Tensor:
+        """packets uint8 [S, N, nbytes] -> sums over N of coefficients, fp32 [group, S * groups of a message]."""
         codes, s, alpha = self._read(packets.flatten(0, 1), numel)
-        each = reference.load_payload(codes, self.config.payload) * reference.units(s, alpha, factor)
+        each = reference.load_payload(codes, self.config.payload) * reference.units(s, alpha)
         each = each.view(self.config.group, *packets.shape[:2], -1)
         return in_order(each.permute(2, 0, 1, 3)).reshape(self.config.group, -1).contiguous()
 

@@ -9,8 +9,8 @@ Every step is one IEEE fp32 operation on tensors, without fused multiply-add. Gr
     q          [group, n]     payload codes (uint8; integers in two's complement)
 
     encode   z = FWHT(x * signs);  M = max|z| * (a * f);  s = round_up(M / T);  q = round(z * ((a * f) * (1 / s)))
-    decode   y = FWHT(q) * (s * (1 / a) * f) * signs;     a sum of packets: y = FWHT(sum of q * (s * (1 / a) * f)) * signs
-    sum      z = sum of q * (s * (1 / a)), encoded again with f = 1 and no transform
+    decode   y = FWHT(q) * (s * (1 / a) * f) * signs
+    sum      z = sum of q * (s * (1 / a));  decoded: y = FWHT(z) * f * signs;  encoded again: f = 1 and no transform
 
 alpha commutes with the transform, so it is multiplied into the scale and not into the data. Integer payloads round the
 exact product once, FP8 payloads its fp32 value.
@@ -238,8 +238,8 @@ def quantise(
 ) -> tuple[Tensor, Tensor]:
     """Coefficients z * factor of len(seeds) messages -> codes uint8 [group, n] and scales fp32 [n].
 
-    z: fp32 [group, n]. factor: fp32 [n], or a number for all groups. A group of zeros has scale 0, one that is not finite
-    (or overflowed in the transform) scale NaN; both have codes 0.
+    z: fp32 [group, n]. factor: fp32 [n], or a number for all groups. A group of zeros has scale 0, one that is not
+    finite (or overflowed in the transform) scale NaN; both have codes 0.
     """
     absmax = z.abs().amax(0) * factor
     finite = absmax < math.inf

@@ -162,14 +162,13 @@ def test_kernels_are_used_when_there_are_any_and_the_path_says_so(monkeypatch):
         return call
 
     kernels = SimpleNamespace(
-        encode=record("encode", lambda rows, number, seeds: reference.encode_rows(rows, [0] * len(rows))),
+        encode=record("encode", lambda x, number, seeds: reference.encode(x)),
         decode_sum=record(
-            "decode_sum",
-            lambda p, number, numel, dtype: torch.stack([reference.decode_sum(each, numel, dtype) for each in p]),
+            "decode_sum", lambda p, number, numel, dtype: reference.decode_sum(p.view(-1, p.shape[-1]), numel, dtype)
         ),
         decode_sum_encode=record(
             "decode_sum_encode",
-            lambda p, number, target, numel, seeds: reference.decode_sum_encode_rows(p, numel, torch.float32, [0]),
+            lambda p, number, target, numel, seeds: reference.decode_sum_encode(p, numel, torch.float32),
         ),
     )
     monkeypatch.setattr("taco.codec.backend.cuda", SimpleNamespace(available=lambda: True))

@@ -66,7 +66,7 @@ def check(config: GroupCodec, x: Tensor, device: str, seed: int) -> None:
     rows, seeds = torch.stack([x, x.flip(0)]), [seed, seed + 1]
     before, sent = rows.clone(), seeds if config.rounding == "stochastic" else ()
     packets = reference.encode_rows(rows, seeds)
-    assert_bits_equal(cuda.encode(rows.to(device), codec, sent), packets, f"encode {what}")
+    assert_bits_equal(cuda.encode_rows(rows.to(device), codec, sent), packets, f"encode {what}")
     assert_bits_equal(rows, before, f"input of encode {what}")
     on_device = packets.to(device)
     assert_bits_equal(
@@ -131,9 +131,9 @@ def test_unaligned_storage(device: str, dtype: torch.dtype) -> None:
     for config in (PRESETS["taco"], PRESETS["int8"], PRESETS["mxfp8"]):
         for offset in range(1, 9):
             whole = message(9000 + offset, dtype, scale=1.0, content="outliers", seed=offset)
-            x = whole.to(device)[offset:][None]
+            x = whole.to(device)[offset:]
             want = GroupCoder(config, "reference").encode(whole[offset:])
-            assert_bits_equal(cuda.encode(x, cuda.number(config))[0], want, f"encode at offset {offset}")
+            assert_bits_equal(cuda.encode(x, cuda.number(config)), want, f"encode at offset {offset}")
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -156,16 +156,16 @@ def test_sums_into_fewer_bits(device: str, target: str) -> None:
     reference = GroupCoder(source, "reference")
     packets = reference.encode_rows(torch.randn(4, 3001), [0] * 4)
     want = reference.sum_into(GroupCoder(result, "reference"), packets, 3001)
-    got = cuda.decode_sum_encode(packets[None].to(device), cuda.number(source), cuda.number(result), 3001)
-    assert_bits_equal(got[0], want, f"sum into {target}")
+    got = cuda.decode_sum_encode(packets.to(device), cuda.number(source), cuda.number(result), 3001)
+    assert_bits_equal(got, want, f"sum into {target}")
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_pairs_without_a_kernel_are_refused(device: str) -> None:
     source, result = GroupCodec(name="in", payload="int6"), GroupCodec(name="out", payload="int4")
-    packets = cuda.encode(torch.randn(1, 256, device=device), cuda.number(source))
+    packets = cuda.encode_rows(torch.randn(1, 256, device=device), cuda.number(source))
     with pytest.raises(RuntimeError, match="invalid argument"):
-        cuda.decode_sum_encode(packets[None], cuda.number(source), cuda.number(result), 256)
+        cuda.decode_sum_encode(packets, cuda.number(source), cuda.number(result), 256)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -173,11 +173,11 @@ def test_more_rows_than_seeds_or_a_grid_hold(device: str) -> None:
     config = GroupCodec(name="rows", group=32, rounding="stochastic")
     rows, seeds = torch.randn(70, 40), list(range(70))
     want = GroupCoder(config, "reference").encode_rows(rows, seeds)
-    assert_bits_equal(cuda.encode(rows.to(device), cuda.number(config), seeds), want, "encode of 70 rows")
+    assert_bits_equal(cuda.encode_rows(rows.to(device), cuda.number(config), seeds), want, "encode of 70 rows")
     nearest = GroupCodec(name="rows", group=32)
     rows = torch.randn(70_001, 33)
     want = GroupCoder(nearest, "reference").encode_rows(rows, [0] * len(rows))
-    got = cuda.encode(rows.to(device), cuda.number(nearest))
+    got = cuda.encode_rows(rows.to(device), cuda.number(nearest))
     assert_bits_equal(got, want, "encode of 70001 rows")
     back = cuda.decode_sum(got.unsqueeze(1), cuda.number(nearest), 33, torch.float32)
     assert_bits_equal(
@@ -194,9 +194,9 @@ def test_scales_of_every_kind_of_absmax(device: str, payload: str) -> None:
     x = torch.cat([(mantissa | (e << 23)).view(torch.float32) for e in (0, 1, 30, 37, 38, 127, 200, 254)])
     rows = torch.zeros(len(x), 32)
     rows[:, 5] = x
-    flat = rows.reshape(1, -1)
+    flat = rows.view(-1)
     want = GroupCoder(config, "reference").encode(flat)
-    assert_bits_equal(cuda.encode(flat.to(device), cuda.number(config))[0], want, "scales")
+    assert_bits_equal(cuda.encode(flat.to(device), cuda.number(config)), want, "scales")
 
 
 configs = st.builds(
@@ -240,17 +240,18 @@ def test_fp8_conversion_of_every_half(device: str, payload: str) -> None:
     config = GroupCodec(name="every", payload=payload, group=group, rotation="none", scale="fp32")
     fp8 = torch.float8_e4m3fn if payload == "e4m3" else torch.float8_e5m2
     want = x.view(-1).to(fp8).view(torch.uint8)
-    got = cuda.encode(x.view(1, -1).to(device), cuda.number(config))[0]
+    got = cuda.encode(x.to(device), cuda.number(config))
     assert_bits_equal(got[: x.numel()], want, "FP8 codes")
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_empty_messages(device: str) -> None:
     codec = cuda.number(GroupCodec(name="empty"))
-    packets = cuda.encode(torch.empty(3, 0, device=device), codec)
+    packets = cuda.encode_rows(torch.empty(3, 0, device=device), codec)
     assert packets.shape == (3, 0)
     assert cuda.decode_sum(packets.unsqueeze(1), codec, 0, torch.float32).shape == (3, 0)
-    assert cuda.encode(torch.empty(0, 100, device=device), codec).shape[0] == 0
+    assert cuda.encode_rows(torch.empty(0, 100, device=device), codec).shape[0] == 0
+    assert cuda.encode(torch.empty(0, device=device), codec).shape == (0,)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -271,17 +272,20 @@ def test_a_codec_number_holds_the_codec(config) -> None:
 def test_operators_pass_opcheck(device: str) -> None:
     codec = cuda.number(GroupCodec(name="check", rotation_size=64))
     rows = torch.randn(2, 1000, device=device)
-    packets = cuda.encode(rows, codec)
+    packets = cuda.encode_rows(rows, codec)
     ops = torch.ops.taco
-    torch.library.opcheck(ops.encode, (rows, codec, []))
+    torch.library.opcheck(ops.encode, (rows, True, codec, []))
+    torch.library.opcheck(ops.encode, (rows, False, codec, []))
     torch.library.opcheck(ops.decode_sum, (packets.unsqueeze(1), 1000, torch.bfloat16, codec))
+    torch.library.opcheck(ops.decode_sum, (packets, 1000, torch.float32, codec))
     torch.library.opcheck(ops.decode_sum_encode, (packets.unsqueeze(0), 1000, codec, codec, []))
+    torch.library.opcheck(ops.decode_sum_encode, (packets, 1000, codec, codec, []))
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_packets_of_another_size_are_refused(device: str) -> None:
     codec = cuda.number(GroupCodec(name="short"))
-    packets = cuda.encode(torch.randn(1, 1000, device=device), codec)
+    packets = cuda.encode_rows(torch.randn(1, 1000, device=device), codec)
     with pytest.raises(RuntimeError, match="got packets of another dtype or size"):
         cuda.decode_sum(packets.unsqueeze(1), codec, 2000, torch.float32)
 
@@ -289,7 +293,7 @@ def test_packets_of_another_size_are_refused(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_another_number_is_refused(device: str) -> None:
     with pytest.raises(RuntimeError, match="got another codec number"):
-        torch.ops.taco.encode(torch.randn(1, 64, device=device), 7, [])
+        torch.ops.taco.encode(torch.randn(64, device=device), False, 7, [])
 
 
 @pytest.mark.gpu

@@ -93,7 +93,7 @@ struct IntegerTransform<Integer<Bits>, S> {
     if constexpr (Bits == 4) {
       uint32_t word = codes.low ^ 0x88888888u;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) h[j] = __hsub2(half2_of((word >> 4 * j & 0x000f000fu) | 0x64006400u), offset);
+      for (int j = 0; j < 4; ++j) h[j] = __hsub2(half2_of(masked_or(word >> 4 * j, 0x000f000fu, 0x64006400u)), offset);
     } else {
       uint32_t a, b;
       Integer<Bits>::offset_bytes(codes, a, b);

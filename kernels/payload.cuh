@@ -124,7 +124,7 @@ struct Integer {
     for (int i = 0; i < 8; ++i) {
       uint32_t half = i < 4 ? word : word >> 16;
       uint32_t magic = uint32_t(127 + 23 - 4 * (i & 3)) << 23;
-      v[i] = sub(float_of((half & 15u << 4 * (i & 3)) | magic), float_of(magic) + 8.0f);
+      v[i] = sub(float_of(masked_or(half, 15u << 4 * (i & 3), magic)), float_of(magic) + 8.0f);
     }
   }
 };

@@ -116,6 +116,17 @@ TACO_HD float max_magnitude(float a, float b) {
 #endif
 }
 
+// x & mask | bits in one instruction: the compiler splits it where both are constants.
+TACO_HD uint32_t masked_or(uint32_t x, uint32_t mask, uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(x), "r"(mask), "r"(bits));
+  return out;
+#else
+  return (x & mask) | bits;
+#endif
+}
+
 // Bytes of a (0-3) and b (4-7), chosen by the four hexadecimal digits of `selector`, lowest byte first.
 TACO_HD uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
 #if defined(__CUDA_ARCH__)

@@ -59,6 +59,8 @@ struct Buffer {
   __device__ Buffer(uint32_t base_, const Lane<S>& lane)
       : base(base_), copied(keep(base_ + swizzled(16 * lane.lane))), mine(keep(base_ + swizzled(B * lane.vector))) {}
 
+  __device__ void move(int bytes) { base += bytes, copied += bytes, mine += bytes; }
+
   // All of the tile at `from`, which is the lane's first unit.
   __device__ void request(const uint8_t* from) const {
 #pragma unroll
@@ -156,12 +158,15 @@ struct PlaneStage {
   static constexpr int kBytes = 32 * V * BITS;
   Buffer<V, BITS> buffer;
 
+  // The lane's 16-byte unit of its tile in `plane`.
   template <class S>
-  __device__ void request(const Lane<S>& lane, const uint8_t* plane, int64_t used, int step, bool whole) const {
-    const uint8_t* first = plane + lane.warp * kBytes;
-    if (whole) return buffer.request(first + 16 * lane.lane + int64_t(step) * (kWarps * kBytes));
-    first += int64_t(step) * (kWarps * kBytes);
-    buffer.template read_some<8>(first, used - (first - plane));
+  __device__ const uint8_t* unit(const Lane<S>& lane, const uint8_t* plane, int step) const {
+    return plane + lane.warp * kBytes + 16 * lane.lane + int64_t(step) * (kWarps * kBytes);
+  }
+  template <class S>
+  __device__ void request_some(const Lane<S>& lane, const uint8_t* plane, int64_t used, int step) const {
+    const int64_t first = lane.warp * kBytes + int64_t(step) * (kWarps * kBytes);
+    buffer.template read_some<8>(plane + first, used - first);
   }
   template <class S>
   __device__ void write(const Lane<S>& lane, uint8_t* plane, int64_t used, int step, bool whole) const {
@@ -176,18 +181,25 @@ struct PlaneStage {
 template <class P, int V>
 struct CodesStage {
   static constexpr bool kPairs = P::kHigh > 0;
-  static constexpr int kBytes = (32 * V * (P::kLow + P::kHigh) + 511) / 512 * 512;
+  static constexpr int kBytes = 32 * V * (kPairs ? 8 : P::kLow);  // planes of 6 bits lie aligned in the room of 8
   PlaneStage<V, P::kLow> low;
   PlaneStage<V, kPairs ? P::kHigh : 2> high;
 
   template <class S>
   __device__ CodesStage(uint32_t base, const Lane<S>& lane) : low{{base, lane}}, high{{base + 32 * V * P::kLow, lane}} {}
 
+  // The same so many bytes further.
+  __device__ CodesStage at(int bytes) const {
+    CodesStage s = *this;
+    s.low.buffer.move(bytes);
+    s.high.buffer.move(bytes);
+    return s;
+  }
   template <class S>
-  __device__ void request(const Lane<S>& lane, const Spec& spec, const uint8_t* packet, int step, bool whole) const {
+  __device__ void request_some(const Lane<S>& lane, const Spec& spec, const uint8_t* packet, int step) const {
     int64_t codes = spec.groups * spec.group / 8;
-    low.request(lane, packet + spec.form.low, codes * P::kLow, step, whole);
-    if constexpr (kPairs) high.request(lane, packet + spec.form.high, codes * P::kHigh, step, whole);
+    low.request_some(lane, packet + spec.form.low, codes * P::kLow, step);
+    if constexpr (kPairs) high.request_some(lane, packet + spec.form.high, codes * P::kHigh, step);
   }
   template <class S>
   __device__ void write(const Lane<S>& lane, const Spec& spec, const Form& form, uint8_t* packet, int step, bool whole) const {

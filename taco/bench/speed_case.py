@@ -9,6 +9,8 @@ decode_sum_encode    N packets                 packet
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -88,15 +90,19 @@ def work(case: SpeedCase, timer: Timer, seed: int, sets: int | None = None) -> W
     return Work(sets=tuple(calls), nbytes=nbytes)
 
 
-def copies(nbytes: int, timer: Timer, seed: int) -> Work:
-    """Copies that move `nbytes` each: half of it is read and as much written."""
+def copies(nbytes: int, timer: Timer, seed: int, shift: int = 0) -> Work:
+    """Copies that move `nbytes` each: half is read, and as much written `shift` bytes into the target's memory."""
     generator = torch.Generator(timer.device).manual_seed(seed)
     sources = [
         torch.randint(256, (nbytes // 2,), dtype=torch.uint8, device=timer.device, generator=generator)
         for _ in range(sets_for(nbytes, timer.l2_bytes))
     ]
+
     # the target is allocated by the call, as the outputs of the operations are
-    return Work(sets=tuple(lambda x=x: torch.empty_like(x).copy_(x) for x in sources), nbytes=nbytes)
+    def copied(x):
+        return torch.empty(len(x) + shift, dtype=x.dtype, device=x.device)[shift:].copy_(x)
+
+    return Work(sets=tuple(partial(copied, x) for x in sources), nbytes=nbytes)
 
 
 def check(case: SpeedCase, device: torch.device, seed: int) -> None:

@@ -8,7 +8,7 @@ namespace {
 template <class P, int BYTES, class S>
 struct EncodeJob {
   static constexpr int V = S::V;
-  static constexpr int kSteps = 8;
+  static constexpr int kSteps = S::SIZE == 0 ? 1 : 8;
   using In = TensorStage<V, BYTES>;
   using Out = CodesStage<P, V>;
   static constexpr int kAlign = alignment_of<S>(In::kBytes), kShared = kWarps * (In::kBytes + Out::kBytes);

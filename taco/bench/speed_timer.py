@@ -204,6 +204,12 @@ def _waits(call: Call) -> bool:
     return False
 
 
+def _end_capture() -> None:
+    """After a failed capture torch refuses random numbers on the GPU until another one ends."""
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.zeros(1, device="cuda")
+
+
 def _captured(order: Sequence[Call]) -> _Graph | None:
     """The calls as a graph; None where the driver refuses to capture them."""
     stream = torch.cuda.current_stream()
@@ -214,6 +220,7 @@ def _captured(order: Sequence[Call]) -> _Graph | None:
     except RuntimeError:
         # a capture that fails leaves its own stream the current one
         torch.cuda.set_stream(stream)
+        _end_capture()
         return None
     made = _Graph(order, graph, outputs)
     return made if made.works() else None

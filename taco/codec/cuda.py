@@ -119,6 +119,8 @@ def decode_sum_encode(packets: Tensor, codec: int, target: int, numel: int, seed
 
 def _signed(seeds: Sequence[int]) -> list[int]:
     """The low 64 bits of every seed as the int64 that operators take."""
+    if not seeds:
+        return []
     return [((seed + 2**63) & (2**64 - 1)) - 2**63 for seed in seeds]
 
 

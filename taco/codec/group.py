@@ -39,25 +39,36 @@ class GroupCoder(KernelCoder):
         if not self._on_kernels(x):
             return super().encode(x, seed=seed)
         check_dtype(x.dtype, "a tensor")
-        return cuda.encode(x.detach() if x.requires_grad else x, self._number, [seed] if self._stochastic else ())
+        return cuda.encode(x.detach() if x.requires_grad else x, self._number, self._sent(seed))
 
     def decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-        self._check(packet, (self.nbytes(numel, dtype),), dtype)
+        if packet.dtype != torch.uint8 or packet.shape != (self.nbytes(numel, dtype),):
+            self._check(packet, (self.nbytes(numel, dtype),), dtype)
         if not self._on_kernels(packet):
             return super().decode(packet, numel, dtype)
+        check_dtype(dtype, "a message")
         return cuda.decode_sum(packet, self._number, numel, dtype)
 
     def decode_sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-        self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)
         if not self._on_kernels(packets):
             return super().decode_sum(packets, numel, dtype)
+        self._check_sum(packets, numel, dtype)
         return cuda.decode_sum(packets, self._number, numel, dtype)
 
     def decode_sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, *, seed: int = 0) -> Tensor:
-        self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)
         if not self._on_kernels(packets):
             return super().decode_sum_encode(packets, numel, dtype, seed=seed)
-        return cuda.decode_sum_encode(packets, self._number, self._number, numel, [seed] if self._stochastic else ())
+        self._check_sum(packets, numel, dtype)
+        return cuda.decode_sum_encode(packets, self._number, self._number, numel, self._sent(seed))
+
+    def _sent(self, seed: int) -> Sequence[int]:
+        return (seed,) if self._stochastic else ()
+
+    def _check_sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> None:
+        check_dtype(dtype, "a message")
+        shape = packets.shape
+        if packets.dtype != torch.uint8 or len(shape) != 2 or not shape[0] or shape[1] != self.nbytes(numel, dtype):
+            self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)
 
     def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
         if self._on_kernels(rows):

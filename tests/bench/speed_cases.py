@@ -84,6 +84,7 @@ class FakeCuda:
             "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: None,
         }.items():  # fmt: skip
             monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(speed_timer, "_end_capture", lambda: None)
         self.timer = object.__new__(speed_timer.GpuTimer)
         self.timer.device, self.timer.l2_bytes = torch.device("cpu"), 0
 

@@ -215,4 +215,5 @@ def test_what_a_graph_cannot_hold_is_called_from_python():
     for call, timing in ((lambda: x * 2, "graph"), (waits, "eager"), (on_another_stream, "eager")):
         (found,) = timer.interleaved([Work(sets=(call, call), nbytes=8 << 20)], 4)
         assert found.timing == timing
+        torch.rand(1, device=timer.device)
     assert speed.gpu() == timer.device

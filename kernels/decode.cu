@@ -37,7 +37,7 @@ struct DecodeSumJob {
     } else {
       add_part<P, S>(spec.form, next(), true, v);
       for (int r = 1; r < count; ++r) add_part<P, S>(spec.form, next(), false, v);
-      int size = S::rotation_size(spec, at.team);
+      int size = S::rotation_size(spec);
       if (size > 1) {
         butterflies<V>(v, at.team, size);
 #pragma unroll

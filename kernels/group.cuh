@@ -41,8 +41,8 @@ struct Seeds {
 
 constexpr int kAtRunTime = -1;
 
-// How a kernel is compiled. V: vectors a lane. LANES: of a team, 0: at run time. SIZE: of rotation blocks: 0 no rotation, 1 the
-// group. SIGNED, ADAPTIVE, SCALE, DTYPE: as in Spec and Form. What is kAtRunTime is read from those; stochastic rounding
+// How a kernel is compiled. V: vectors a lane. LANES: of a team, 0: at run time. SIZE: of rotation blocks, 0: no rotation.
+// SIGNED, ADAPTIVE, SCALE, DTYPE: as in Spec and Form. What is kAtRunTime is read from those; stochastic rounding
 // is compiled where SIZE is.
 template <int V_, int LANES_, int SIZE_, int SIGNED_, int ADAPTIVE_, int SCALE_, int DTYPE_>
 struct Shape {
@@ -51,8 +51,8 @@ struct Shape {
   using Lanes = Team<LANES_>;
   using Values = float[8 * V_];
 
-  TACO_HD static int rotation_size(const Spec& spec, Lanes team) {
-    return kGeneral ? spec.rotation_size : (SIZE ? 8 * V * team.lanes : 1);
+  TACO_HD static int rotation_size(const Spec& spec) {
+    return kGeneral ? spec.rotation_size : (SIZE ? SIZE : 1);
   }
   TACO_HD static float factor(const Spec& spec) { return SIZE == 0 ? 1.0f : spec.inv_sqrt_size; }
   TACO_HD static bool is_signed(const Spec& spec) { return SIGNED_ == kAtRunTime ? spec.signs : SIGNED_ != 0; }
@@ -141,7 +141,7 @@ TACO_HD Coded<S::V> encode_group(const Spec& spec, typename S::Values& v, const 
     alpha = alpha_of<S, S::kExactSquares>(spec, v, P::kMax, at);
     factor = mul(alpha, factor);
   }
-  int size = S::rotation_size(spec, at.team);
+  int size = S::rotation_size(spec);
   if (size > 1) butterflies<S::V>(v, at.team, size);
   return quantise<P, S>(spec, spec.form, v, factor, alpha, at, seed);
 }
@@ -194,7 +194,7 @@ TACO_HD void decode_group(const Spec& spec, const Coded<S::V>& part, typename S:
     IntegerTransform<P, S>::run(part.codes, at.team, v);
   } else {
     values_of<P, S::V>(part, v);
-    int size = S::rotation_size(spec, at.team);
+    int size = S::rotation_size(spec);
     if (size > 1) butterflies<S::V>(v, at.team, size);
   }
   float unit = unit_of<S>(spec.form, part, S::factor(spec));

@@ -22,7 +22,7 @@ struct IntegerTransform {
 template <int Bits, class S>
 struct IntegerTransform<Integer<Bits>, S> {
   static constexpr int V = S::V, LANES = S::LANES;
-  static constexpr bool kFits = S::SIZE == 1 && LANES > 0;
+  static constexpr bool kFits = LANES > 0 && S::SIZE == 8 * V * LANES;
 
   // Codes -> transformed integers, fp32. Halves 4w + j: a pair of vector w that is kPair apart.
   TACO_HD static void run(const Codes (&codes)[V], typename S::Lanes team, float (&v)[8 * V]) {

@@ -25,11 +25,26 @@ struct Steps {
   int first, stride, end, whole_elements, whole_groups;
 };
 
+// Programmatic dependent launch (sm_90): a kernel of this library behind another may be set up while the last blocks of the
+// other still run. It touches memory only after the wait, which lasts until everything before it in the stream is done.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 template <class S, class Job>
 __global__ void __launch_bounds__(kThreads) run_steps(const __grid_constant__ Job jobs, int end, int whole_elements,
                                                       int whole_groups, int lane_bits) {
   extern __shared__ uint8_t shared[];
   const Job job = jobs.at_row(blockIdx.y);
+  let_next_start();
+  wait_for_previous();
   const uint32_t base = (shared_address(shared) + Job::kAlign - 1) & ~uint32_t(Job::kAlign - 1);
   job.run(base, Lane<S>(lane_bits), Steps{int(blockIdx.x), int(gridDim.x), end, whole_elements, whole_groups});
   if (blockIdx.x == 0 && threadIdx.x == 0) job.finish();
@@ -41,24 +56,33 @@ constexpr int shared_bytes() {
   return Job::kShared + (Job::kAlign > 1024 ? Job::kAlign - 1024 : 0);
 }
 
-// How many blocks of a kernel the current device holds at once.
+// What a launch needs to know of the current device. dependent: whether it has programmatic dependent launch.
+struct Device {
+  int resident;  // blocks of the kernel that it holds at once, 0: not asked yet
+  bool dependent;
+};
+
 template <class S, class Job>
-cudaError_t resident_blocks(int* blocks) {
-  static int cached[64];  // by device; a race writes the same number twice
-  int device = 0, per_sm = 0, sms = 0;
+cudaError_t ask_device(Device* found) {
+  static Device cached[64];  // by number; a race writes the same twice
+  int device = 0, per_sm = 0, sms = 0, major = 0;
   cudaError_t status = cudaGetDevice(&device);
   if (status != cudaSuccess) return status;
-  int& known = cached[device & 63];
-  if (known == 0) {
-    status = cudaFuncSetAttribute(run_steps<S, Job>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<Job>());
+  Device& known = cached[device & 63];
+  if (known.resident == 0) {
+    const auto kernel = run_steps<S, Job>;
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<Job>());
     if (status != cudaSuccess) return status;
-    status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, run_steps<S, Job>, kThreads, shared_bytes<Job>());
+    status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, kThreads, shared_bytes<Job>());
     if (status != cudaSuccess) return status;
     status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (status != cudaSuccess) return status;
-    known = per_sm * sms;
+    status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (status != cudaSuccess) return status;
+    known.dependent = major >= 9;
+    known.resident = per_sm * sms;
   }
-  *blocks = known;
+  *found = known;
   return cudaSuccess;
 }
 
@@ -71,15 +95,23 @@ cudaError_t run_on_gpu(const Job& job, void* stream) {
   int64_t groups_a_step = kThreads / lanes, elements_a_step = groups_a_step * spec.group;
   int64_t steps = (spec.groups + groups_a_step - 1) / groups_a_step;
   if (steps > INT32_MAX / 2 || job.rows > 65535) return cudaErrorInvalidValue;
-  int resident = 0;
-  cudaError_t status = resident_blocks<S, Job>(&resident);
+  Device device{};
+  cudaError_t status = ask_device<S, Job>(&device);
   if (status != cudaSuccess) return status;
-  int64_t at_once = (resident + job.rows - 1) / job.rows, waves = (2 * steps / Job::kSteps / at_once + 1) / 2;
+  int64_t at_once = (device.resident + job.rows - 1) / job.rows, waves = (2 * steps / Job::kSteps / at_once + 1) / 2;
   int64_t blocks = at_once * std::max<int64_t>(1, waves);
-  dim3 grid(unsigned(std::min(steps, blocks)), unsigned(job.rows));
-  run_steps<S><<<grid, kThreads, shared_bytes<Job>(), static_cast<cudaStream_t>(stream)>>>(
-      job, int(steps), spec.aligned ? int(spec.numel / elements_a_step) : 0, int(spec.groups / groups_a_step), lane_bits);
-  return cudaGetLastError();
+  cudaLaunchAttribute dependent{};
+  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  dependent.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(std::min(steps, blocks)), unsigned(job.rows));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = shared_bytes<Job>();
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &dependent;
+  config.numAttrs = device.dependent ? 1 : 0;
+  int whole_elements = spec.aligned ? int(spec.numel / elements_a_step) : 0, whole_groups = int(spec.groups / groups_a_step);
+  return cudaLaunchKernelEx(&config, run_steps<S, Job>, job, int(steps), whole_elements, whole_groups, lane_bits);
 }
 
 template <class S, class Job>

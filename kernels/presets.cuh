@@ -18,18 +18,21 @@ bool with_preset(const Spec& spec, Body body) {
   const bool plain = spec.rotation_size == 1, whole = spec.rotation_size == spec.group;
   auto is = [&](Payload payload, int group) { return form.payload == payload && spec.group == group; };
   if (form.adaptive && whole && !spec.signs && form.scale == Scale::kFp32) {
-    using S = Preset<4, 128, 1, false, true, Scale::kFp32>;
+    using S = Preset<4, 128, 128, false, true, Scale::kFp32>;
     if (is(Payload::kE4M3, 128)) return body(Float8<3, 7>{}, S{}), true;
     if (is(Payload::kE5M2, 128)) return body(Float8<2, 15>{}, S{}), true;
   }
   if (!form.adaptive && whole && spec.signs && form.scale == Scale::kBf16) {
-    if (is(Payload::kInt8, 128)) return body(Integer<8>{}, Preset<4, 128, 1, true, false, Scale::kBf16>{}), true;
-    if (is(Payload::kInt6, 128)) return body(Integer<6>{}, Preset<V6, 128, 1, true, false, Scale::kBf16>{}), true;
-    if (is(Payload::kInt4, 32)) return body(Integer<4>{}, Preset<4, 32, 1, true, false, Scale::kBf16>{}), true;
+    if (is(Payload::kInt8, 128)) return body(Integer<8>{}, Preset<4, 128, 128, true, false, Scale::kBf16>{}), true;
+    if (is(Payload::kInt6, 128)) return body(Integer<6>{}, Preset<V6, 128, 128, true, false, Scale::kBf16>{}), true;
+    if (is(Payload::kInt4, 32)) return body(Integer<4>{}, Preset<4, 32, 32, true, false, Scale::kBf16>{}), true;
   }
   if (!form.adaptive && plain && form.scale == Scale::kE8m0) {
     if (is(Payload::kE4M3, 128)) return body(Float8<3, 7>{}, Preset<4, 128, 0, false, false, Scale::kE8m0>{}), true;
     if (is(Payload::kE4M3, 32)) return body(Float8<3, 7>{}, Preset<4, 32, 0, false, false, Scale::kE8m0>{}), true;
+  }
+  if (!form.adaptive && spec.rotation_size == 32 && !spec.signs && form.scale == Scale::kFp32) {
+    if (is(Payload::kInt4, 128)) return body(Integer<4>{}, Preset<4, 128, 32, false, false, Scale::kFp32>{}), true;
   }
   return false;
 }

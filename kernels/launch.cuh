@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(kThreads) run_steps(const __grid_constant__ Jo
                                                       int whole_groups, int lane_bits) {
   extern __shared__ uint8_t shared[];
   const Job job = jobs.at_row(blockIdx.y);
-  let_next_start();
   wait_for_previous();
+  let_next_start();  // not before: a chain of small kernels would pile up, waiting, where the present one works
   const uint32_t base = (shared_address(shared) + Job::kAlign - 1) & ~uint32_t(Job::kAlign - 1);
   job.run(base, Lane<S>(lane_bits), Steps{int(blockIdx.x), int(gridDim.x), end, whole_elements, whole_groups});
   if (blockIdx.x == 0 && threadIdx.x == 0) job.finish();

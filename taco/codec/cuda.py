@@ -103,9 +103,9 @@ def encode_rows(rows: Tensor, codec: int, seeds: Sequence[int] = ()) -> Tensor:
 def decode_sum(packets: Tensor, codec: int, numel: int, dtype: torch.dtype) -> Tensor:
     """packets uint8 [P, N >= 1, nbytes] -> [P, numel] of `dtype`: sums over N in index order, in fp32, rounded once.
 
-    [N, nbytes] -> [numel], and [nbytes] -> [numel] for a single packet.
+    [N, nbytes] -> [numel], and [nbytes] -> [numel] for a single packet. Packets may lie apart at multiples of 16 bytes.
     """
-    return torch.ops.taco.decode_sum(packets, numel, dtype, codec)
+    return torch.ops.taco.decode_sum(_in_rows(packets), numel, dtype, codec)
 
 
 def decode_sum_encode(packets: Tensor, codec: int, target: int, numel: int, seeds: Sequence[int] = ()) -> Tensor:
@@ -114,7 +114,11 @@ def decode_sum_encode(packets: Tensor, codec: int, target: int, numel: int, seed
     [N, nbytes] -> [nbytes of target]. target: the same codec, or one of fewer bits where the packets are INT8; else the
     operator raises `RuntimeError`.
     """
-    return torch.ops.taco.decode_sum_encode(packets, numel, codec, target, _signed(seeds))
+    return torch.ops.taco.decode_sum_encode(_in_rows(packets), numel, codec, target, _signed(seeds))
+
+
+def _in_rows(packets: Tensor) -> Tensor:
+    return packets if packets.stride(-1) == 1 else packets.contiguous()
 
 
 def _signed(seeds: Sequence[int]) -> list[int]:

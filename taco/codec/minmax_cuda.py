@@ -30,21 +30,28 @@ def load() -> None:
     torch.library.register_fake("taco::tahquant_decode_sum_encode", _fake_decode_sum_encode)
 
 
+@torch.compiler.assume_constant_result
+def loaded() -> bool:
+    """True, once `load` is done; a constant to torch.compile."""
+    load()
+    return True
+
+
 def encode(rows: Tensor, config: AsymmetricCodec) -> Tensor:
     """rows [P, numel] fp32/bf16/fp16 -> P Packets uint8 [P, nbytes] on the same device."""
-    load()
+    loaded()
     return torch.ops.taco.minmax_encode(rows.contiguous(), *_settings(config))
 
 
 def decode_sum(packets: Tensor, config: AsymmetricCodec, numel: int, dtype: torch.dtype) -> Tensor:
     """packets uint8 [P, N >= 1, nbytes] -> [P, numel] of `dtype`: sums over N in index order, in fp32, rounded once."""
-    load()
+    loaded()
     return torch.ops.taco.minmax_decode_sum(aligned(packets), numel, dtype, *_settings(config))
 
 
 def decode_sum_encode(packets: Tensor, config: AsymmetricCodec, numel: int) -> Tensor:
     """packets uint8 [P, N >= 1, nbytes], as `encode` makes them -> P Packets uint8 [P, nbytes] of their fp32 sums."""
-    load()
+    loaded()
     return torch.ops.taco.minmax_decode_sum_encode(aligned(packets), numel, *_settings(config))
 
 
@@ -54,13 +61,13 @@ def tahquant_encode(rows: Tensor, config: TahQuantCodec, low: int) -> Tensor:
     One cooperative launch, on at most as many blocks as are resident at once; histograms and tile counts need about
     25 KiB of scratch memory a row, which is freed on return.
     """
-    load()
+    loaded()
     return torch.ops.taco.tahquant_encode(rows.contiguous(), config.tile, low, config.pivot_ratio)
 
 
 def tahquant_decode_sum(packets: Tensor, config: TahQuantCodec, low: int, numel: int, dtype: torch.dtype) -> Tensor:
     """packets uint8 [P, 1 <= N <= 512, nbytes] -> [P, numel] of `dtype`: sums over N in order, fp32, rounded once."""
-    load()
+    loaded()
     return torch.ops.taco.tahquant_decode_sum(aligned(packets), numel, dtype, config.tile, low)
 
 
@@ -69,14 +76,16 @@ def tahquant_decode_sum_encode(packets: Tensor, config: TahQuantCodec, low: int,
 
     Two launches with the fp32 sums between them: the encoder reads its input twice.
     """
-    load()
+    loaded()
     return torch.ops.taco.tahquant_decode_sum_encode(aligned(packets), numel, config.tile, low, config.pivot_ratio)
 
 
 def aligned(packets: Tensor) -> Tensor:
     """packets uint8 [P, N, nbytes] as they are when each lies at a multiple of 16 bytes, else a contiguous copy."""
     apart = all(n == 1 or s % wire.ALIGN == 0 for n, s in zip(packets.shape[:2], packets.stride()[:2], strict=True))
-    if apart and packets.stride(2) == 1 and packets.data_ptr() % wire.ALIGN == 0:
+    # a traced tensor has no address; the operator looks at it again
+    at = 0 if torch.compiler.is_compiling() else packets.data_ptr()
+    if apart and packets.stride(2) == 1 and at % wire.ALIGN == 0:
         return packets
     return packets.clone(memory_format=torch.contiguous_format)
 

@@ -149,7 +149,7 @@ CLAIMS: tuple[Claim, ...] = (
         paper_value="not published",
         source="abstract",
         experiment="codec_speed",
-        method="smallest fraction of the rate of a copy of the same bytes, taco encode and decode of bf16 from 64 MiB on",
+        method="smallest fraction of the rate of a copy of the same bytes, taco encode and decode, bf16 from 64 MiB on",
         threshold=0.92,
         unit="x",
     ),

@@ -8,84 +8,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from kernel_cases import DEVICES, DTYPES, GROUPS, PAYLOADS, ROTATIONS, assert_bits_equal, check, configs, message
 
 from taco.codec import cuda
 from taco.codec.group import GroupCoder
 from taco.config import GroupCodec
 from taco.recipes import PRESETS
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-PAYLOADS = ("e4m3", "e5m2", "int8", "int6", "int4")
-GROUPS = (32, 64, 128, 256, 512, 1024, 2048)
-ROTATIONS = ("none", "hadamard", "signed")
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
 pytestmark = pytest.mark.skipif(not cuda.available(), reason="the kernel library is not built: taco kernels build")
-
-
-def assert_bits_equal(got: Tensor, want: Tensor, what: str) -> None:
-    """Equal bits, NaN equal to NaN; else the failure names the first element that differs."""
-    got, want = got.cpu(), want.cpu()
-    assert got.dtype == want.dtype
-    assert got.shape == want.shape
-    if want.is_floating_point():
-        assert torch.equal(got.isnan(), want.isnan()), f"{what}: NaN at other places"
-        got, want = (t.nan_to_num(0.0).view(torch.int16 if t.element_size() == 2 else torch.int32) for t in (got, want))
-    if torch.equal(got, want):
-        return
-    places = (got != want).nonzero()
-    first = tuple(places[0].tolist())
-    pytest.fail(
-        f"{what}: {len(places)} of {want.numel()} differ, first at {first}: got {got[first]}, need {want[first]}"
-    )
-
-
-def message(numel: int, dtype: torch.dtype, *, scale: float, content: str, seed: int) -> Tensor:
-    """[numel] on the CPU: noise around `scale`, with outliers, zeros, subnormals or values that are not finite."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(numel, generator=generator) * scale
-    place = torch.randint(max(numel, 1), (1 + numel // 97,), generator=generator)
-    if content == "outliers":
-        x[place] *= 1000.0
-    if content == "zeros":
-        x[: numel // 2] = 0.0
-    if content == "subnormal":
-        x = x / scale * 2.0**-140
-    if content in ("nan", "inf", "-inf"):
-        x[place[:1]] = float(content)
-    if content == "offset":
-        x += 3 * scale
-    return x.to(dtype)
-
-
-def check(config: GroupCodec, x: Tensor, device: str, seed: int) -> None:
-    """All operations of `config` on x against the reference on the CPU, two messages at once."""
-    reference, codec = GroupCoder(config, "reference"), cuda.number(config)
-    numel, dtype, what = x.numel(), x.dtype, f"{config} {x.dtype} [{x.numel()}]"
-    rows, seeds = torch.stack([x, x.flip(0)]), [seed, seed + 1]
-    before, sent = rows.clone(), seeds if config.rounding == "stochastic" else ()
-    packets = reference.encode_rows(rows, seeds)
-    assert_bits_equal(cuda.encode_rows(rows.to(device), codec, sent), packets, f"encode {what}")
-    assert_bits_equal(rows, before, f"input of encode {what}")
-    on_device = packets.to(device)
-    assert_bits_equal(
-        cuda.decode_sum(on_device.unsqueeze(1), codec, numel, dtype),
-        reference.decode_rows(packets, numel, dtype),
-        f"decode {what}",
-    )
-    three = torch.stack([packets, packets.flip(0), reference.encode_rows(2 * rows, seeds)], 1)
-    on_device = three.to(device)
-    assert_bits_equal(
-        cuda.decode_sum(on_device, codec, numel, dtype),
-        torch.stack([reference.decode_sum(each, numel, dtype) for each in three]),
-        f"decode_sum {what}",
-    )
-    assert_bits_equal(
-        cuda.decode_sum_encode(on_device, codec, codec, numel, sent),
-        reference.decode_sum_encode_rows(three, numel, dtype, seeds),
-        f"decode_sum_encode {what}",
-    )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -199,17 +129,6 @@ def test_scales_of_every_kind_of_absmax(device: str, payload: str) -> None:
     assert_bits_equal(cuda.encode(flat.to(device), cuda.number(config)), want, "scales")
 
 
-configs = st.builds(
-    lambda group, **rest: GroupCodec(name="any", group=group, rotation_size=0, **rest),
-    group=st.sampled_from(GROUPS),
-    payload=st.sampled_from(PAYLOADS),
-    rotation=st.sampled_from(ROTATIONS),
-    scale=st.sampled_from(("fp32", "bf16", "e8m0")),
-    adaptive_scale=st.booleans(),
-    rounding=st.sampled_from(("nearest", "stochastic")),
-)
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(
@@ -294,116 +213,3 @@ def test_packets_of_another_size_are_refused(device: str) -> None:
 def test_another_number_is_refused(device: str) -> None:
     with pytest.raises(RuntimeError, match="got another codec number"):
         torch.ops.taco.encode(torch.randn(64, device=device), False, 7, [])
-
-
-@pytest.mark.gpu
-def test_coder_runs_the_kernels_on_cuda() -> None:
-    coder = GroupCoder(GroupCodec(name="auto"))
-    x = torch.randn(33, 65, device="cuda", dtype=torch.bfloat16).t()
-    packet = coder.encode(x)
-    assert coder.path == "cuda"
-    assert_bits_equal(packet, GroupCoder(coder.config, "reference").encode(x.cpu()), "encode of a transposed view")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["taco", "int8"])
-def test_replays_in_a_graph_with_new_inputs(name: str) -> None:
-    coder, reference = GroupCoder(PRESETS[name]), GroupCoder(PRESETS[name], "reference")
-    x = torch.zeros(100_000, device="cuda", dtype=torch.bfloat16)
-
-    def roundtrip() -> tuple[Tensor, Tensor]:
-        packets = torch.stack([coder.encode(x), coder.encode(-2 * x)])
-        summed = coder.decode_sum_encode(packets, x.numel(), x.dtype)
-        return coder.decode_sum(packets, x.numel(), x.dtype), coder.decode(summed, x.numel(), x.dtype)
-
-    roundtrip()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y, z = roundtrip()
-    for seed in range(3):
-        new = message(x.numel(), x.dtype, scale=1.0, content="outliers", seed=seed)
-        x.copy_(new)
-        graph.replay()
-        packets = torch.stack([reference.encode(new), reference.encode(-2 * new)])
-        assert_bits_equal(y, reference.decode_sum(packets, new.numel(), new.dtype), "replayed decode_sum")
-        summed = reference.decode_sum_encode(packets, new.numel(), new.dtype)
-        assert_bits_equal(z, reference.decode(summed, new.numel(), new.dtype), "replayed decode_sum_encode")
-
-
-@pytest.mark.gpu
-def test_two_streams_at_once() -> None:
-    coder = GroupCoder(PRESETS["taco"])
-    inputs = [torch.randn(3_000_001, device="cuda").bfloat16() for _ in range(2)]
-    want = [coder.decode(coder.encode(x), x.numel(), x.dtype) for x in inputs]
-    torch.cuda.synchronize()
-    streams = [torch.cuda.Stream() for _ in inputs]
-    for _ in range(20):
-        got = []
-        for x, stream in zip(inputs, streams, strict=True):
-            with torch.cuda.stream(stream):
-                got.append(coder.decode(coder.encode(x), x.numel(), x.dtype))
-        torch.cuda.synchronize()
-        for y, z in zip(got, want, strict=True):
-            assert torch.equal(y, z)
-
-
-@pytest.mark.gpu
-def test_compiles_without_graph_breaks() -> None:
-    coder = GroupCoder(PRESETS["int8"])
-    x = torch.randn(4, 5000, device="cuda", dtype=torch.bfloat16)
-
-    def step(x: Tensor) -> Tensor:
-        packets = coder.encode_rows(x * 2, [0] * 4)
-        return coder.decode_sum(packets, x.shape[1], x.dtype) + 1
-
-    assert_bits_equal(torch.compile(step, fullgraph=True)(x), step(x), "compiled")
-
-
-@pytest.mark.gpu
-def test_does_not_synchronise() -> None:
-    coder = GroupCoder(PRESETS["int6"])
-    x = torch.randn(100_000, device="cuda")
-    coder.decode(coder.encode(x), x.numel(), x.dtype)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        packet = coder.encode(x)
-        coder.decode(packet, x.numel(), x.dtype)
-        coder.decode_sum_encode(packet[None], x.numel(), x.dtype)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.gpu
-def test_runs_on_the_tensors_device_and_leaves_the_current_one() -> None:
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two CUDA GPUs")
-    config = GroupCodec(name="second")
-    x = torch.randn(5000, device="cuda:1")
-    with torch.cuda.device(0):
-        packet = GroupCoder(config).encode(x)
-        assert torch.cuda.current_device() == 0
-    assert packet.device == x.device
-    assert_bits_equal(packet, GroupCoder(config, "reference").encode(x.cpu()), "encode on the second GPU")
-
-
-@pytest.mark.gpu
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["int8", "taco"])
-def test_more_than_two_to_the_31_elements(name: str) -> None:
-    """The last groups of a 4 GiB message equal the same groups alone; offsets beyond int32 would corrupt them."""
-    coder = GroupCoder(PRESETS[name])
-    numel, tail = 2**31 + 1000, 1000
-    x = torch.zeros(numel, device="cuda", dtype=torch.bfloat16)
-    x[-tail:] = torch.randn(tail, device="cuda", dtype=torch.bfloat16)
-    packet = coder.encode(x)
-    alone = coder.encode(x[-tail:].clone())
-    codes = -(-tail // 128) * 128
-    assert_bits_equal(packet[numel - tail :][:codes], alone[:codes], "codes of the last groups")
-    y = coder.decode(packet, numel, torch.bfloat16)
-    assert_bits_equal(y[-tail:], coder.decode(alone, tail, torch.bfloat16), "values of the last groups")
-    assert not y[:-tail].any()
-    both = torch.stack([packet, packet])
-    del packet, y
-    summed = coder.decode_sum_encode(both, numel, torch.bfloat16)
-    once = coder.decode_sum_encode(torch.stack([alone, alone]), tail, torch.bfloat16)
-    assert_bits_equal(summed[numel - tail :][:codes], once[:codes], "summed codes of the last groups")

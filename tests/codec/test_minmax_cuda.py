@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_cuda import DEVICES, DTYPES, assert_bits_equal, message
+from kernel_cases import DEVICES, DTYPES, assert_bits_equal, message
 from torch import Tensor
 
 from taco.codec import cuda, minmax_cuda

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_cuda import DEVICES, DTYPES, assert_bits_equal
+from kernel_cases import DEVICES, DTYPES, assert_bits_equal
 from test_minmax_cuda import CONTENTS, at_offset, content_rows
 from torch import Tensor
 

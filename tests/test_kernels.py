@@ -66,10 +66,12 @@ def test_missing_toolkit_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not kernels.LIBRARY.exists(), reason="the kernel library is not built: taco kernels build")
 def test_library_loads_and_registers_its_operators() -> None:
+    operations = ("encode", "decode_sum", "decode_sum_encode")
+    names = [family + operation for family in ("", "minmax_", "tahquant_") for operation in operations]
     code = (
         f"import torch; torch.ops.load_library({str(kernels.LIBRARY)!r}); "
-        "print(*(getattr(torch.ops.taco, n).default for n in ('encode', 'decode', 'decode_sum', 'decode_sum_encode')))"
+        f"print(*(getattr(torch.ops.taco, n).default for n in {names}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [f"taco.{n}.default" for n in ("encode", "decode", "decode_sum", "decode_sum_encode")]
+    assert done.stdout.split() == [f"taco.{n}.default" for n in names]

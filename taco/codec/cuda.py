@@ -1,8 +1,8 @@
 """The group codec's kernels as torch operators: torch.ops.taco.{encode, decode_sum, decode_sum_encode}.
 
 They equal reference.py bit for bit on CUDA tensors and, compiled from the same source, on CPU tensors. Each is one
-launch for all rows. A codec is one integer to them (`number`). Fake implementations serve torch.compile and opcheck;
-packets carry no gradient, so the operators have no autograd formula.
+launch for all rows, up to 65535, or 32 where rounding is stochastic. A codec is one integer to them (`number`). Fake
+implementations serve torch.compile and opcheck; packets carry no gradient, so the operators have no autograd formula.
 """
 
 from __future__ import annotations

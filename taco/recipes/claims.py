@@ -145,7 +145,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="operator-speed",
-        statement="Compression and decompression are one highly fused operator.",
+        statement="The fused operator of this artifact runs near the speed of memory (goal ours).",
         paper_value="not published",
         source="abstract",
         experiment="codec_speed",

@@ -1,4 +1,4 @@
-// torch.ops.taco.{encode, decode, decode_sum, decode_sum_encode}: checks, allocation and dispatch of the group codec on
+// torch.ops.taco.{encode, decode_sum, decode_sum_encode}: checks, allocation and dispatch of the group codec on
 // torch's stable ABI, so that one library serves every torch >= 2.10 and every Python. Fake implementations are in
 // taco/codec/cuda.py.
 //
@@ -135,6 +135,7 @@ Tensor encode(const Tensor& x, bool rows, int64_t codec, std::vector<int64_t> se
 
 Tensor decode_sum(const Tensor& packets, int64_t numel, ScalarType dtype, int64_t codec) {
   Spec spec = spec_of(numel, Codec(codec));
+  spec.stochastic = false;  // of the encoder
   spec.dtype = taco::dtype_of(dtype);
   PacketRows from = packets_of(packets, spec.form.nbytes);
   Tensor out = taco::empty_beside(packets, packets.dim() == 3, from.rows, numel, dtype);

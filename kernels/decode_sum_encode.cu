@@ -11,6 +11,7 @@ namespace {
 template <class P, class Q, class S>
 struct DecodeSumEncodeJob {
   static constexpr int V = S::V;
+  // as measured on an H200 (README.md)
   static constexpr int kSteps = 4;
   using In = PartReader<P, S>;
   using Out = CodesStage<Q, V>;

@@ -167,15 +167,16 @@ TACO_HD void values_of(const Coded<V>& part, float (&q)[8 * V]) {
 }
 
 // Whether the product of a code and its unit is exact: of 8 bits and a scale of 8 bits or a power of two. Then one fused
-// multiply-add has the bits of a product and a sum. FP8 codes times tiny bf16 scales may be subnormal, and are not.
+// multiply-add has the bits of a product and a sum. FP8 codes times tiny bf16 scales may be subnormal, and are not exact.
 template <class P, class S>
 constexpr bool kExactUnits = S::kNarrowScale && (P::kMax < 128.0f || S::kPowerScale);
 
-// sum = coefficients of a part, or sum += those.
+// sum = coefficients of a part, or sum += those. A unit of 2^119 or more, with which products could overflow, is NaN.
 template <class P, class S>
 TACO_HD void add_part(const Form& form, const Coded<S::V>& part, bool first, typename S::Values& sum) {
   typename S::Values q;
-  const float unit = unit_of<S>(form, part, 1.0f);
+  float unit = unit_of<S>(form, part, 1.0f);
+  unit = unit < 0x1p119f ? unit : float_of(kNanBits);
   values_of<P, S::V>(part, q);
 #pragma unroll
   for (int i = 0; i < 8 * S::V; ++i) {

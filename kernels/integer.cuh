@@ -24,7 +24,7 @@ struct IntegerTransform<Integer<Bits>, S> {
   static constexpr int V = S::V, LANES = S::LANES;
   static constexpr bool kFits = LANES > 0 && S::SIZE == 8 * V * LANES;
 
-  // Codes -> transformed integers, fp32. Halves 4w + j: a pair of vector w that is kPair apart.
+  // On a GPU only: the host's shapes do not fit. Codes -> transformed integers, fp32. Halves 4w + j: a pair of vector w that is kPair apart.
   TACO_HD static void run(const Codes (&codes)[V], typename S::Lanes team, float (&v)[8 * V]) {
 #if defined(__CUDA_ARCH__)
     static_assert((128 >> (8 - Bits)) * kHalfLevels <= 2048, "exact");

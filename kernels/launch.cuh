@@ -41,7 +41,7 @@ __device__ __forceinline__ void wait_for_previous() {
 template <class S, class Job>
 __global__ void __launch_bounds__(kThreads) run_steps(const __grid_constant__ Job jobs, int end, int whole_elements,
                                                       int whole_groups, int lane_bits) {
-  extern __shared__ uint8_t shared[];
+  extern __shared__ __align__(1024) uint8_t shared[];
   const Job job = jobs.at_row(blockIdx.y);
   wait_for_previous();
   let_next_start();  // not before: a chain of small kernels would pile up, waiting, where the present one works

@@ -40,6 +40,7 @@ inline PacketRows packets_of(const torch::stable::Tensor& packets, int64_t nbyte
   PacketRows rows{static_cast<const uint8_t*>(packets.const_data_ptr()), 1, 0, 1, 0};
   if (dims == 3) rows.rows = packets.size(0), rows.row_stride = packets.stride(0);
   if (dims >= 2) rows.count = packets.size(dims - 2), rows.stride = packets.stride(dims - 2);
+  STD_TORCH_CHECK(rows.count <= INT32_MAX, "got sums of ", rows.count, " packets; need fewer than 2^31; because they are counted so");
   bool aligned = reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && (rows.rows == 1 || rows.row_stride % 16 == 0) &&
                  (rows.count == 1 || rows.stride % 16 == 0);
   STD_TORCH_CHECK(nbytes == 0 || (aligned && packets.stride(dims - 1) == 1),

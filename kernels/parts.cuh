@@ -5,6 +5,7 @@
 
 namespace taco {
 
+// Two cover the latency of memory where a packet is added in 150 instructions (H200).
 constexpr int kAhead = 2;
 
 // The items of a warp: packets 0 .. count - 1 of step after step. Scales and alphas come in the aligned words that hold
@@ -44,7 +45,7 @@ class PartReader {
     }
   }
 
-  // The next item; group: the lane's, or the message's last one where there is none.
+  // The next item; group: the lane's. A lane whose group does not exist gets numbers of no meaning.
   __device__ __forceinline__ Coded<V> next(int64_t group) {
     wait_copies<kAhead - 1>();
     __syncwarp();

@@ -18,7 +18,7 @@ TACO_HD float divide_by_max(float a, float divisor) {
   return fused_multiply_add(fused_multiply_add(-quotient, divisor, a), inverse, quotient);
 }
 
-// alpha = clamp(target / sqrt(mean + 1e-6), 1e-3, 1e3); a mean that is not finite gives a group of NaN anyway.
+// alpha = clamp(target / sqrt(mean + 1e-6), 1e-3, 1e3): 1e-3 for an infinite mean. NaN gives a group of NaN anyway.
 TACO_HD float adaptive_alpha(float mean, float target) {
   float alpha = div(target, square_root(add(mean, 1e-6f)));
   return alpha < 1e-3f ? 1e-3f : (alpha > 1e3f ? 1e3f : alpha);

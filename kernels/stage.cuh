@@ -9,6 +9,7 @@
 
 namespace taco {
 
+// Small blocks: they fill an SM to within a few warps whatever a kernel's registers are (H200; README.md).
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 
@@ -31,9 +32,8 @@ struct Lane {
   int vector;  // vector 0 of the lane in its tile
 
   __device__ explicit Lane(int lane_bits_)
-      : lane(int(keep(threadIdx.x & 31))), warp(int(keep(threadIdx.x >> 5))), lane_bits(S::LANES ? (S::LANES == 4 ? 2 : (S::LANES == 2 ? 1 : 0)) : lane_bits_),
-        place(0, 1) {
-    static_assert(S::LANES == 0 || S::LANES == 1 || S::LANES == 2 || S::LANES == 4, "see lane_bits");
+      : lane(int(keep(threadIdx.x & 31))), warp(int(keep(threadIdx.x >> 5))), 
+        lane_bits(S::LANES ? __builtin_ctz(S::LANES | 64) : lane_bits_), place(0, 1) {
     team = lane >> lane_bits;
     place = typename S::Lanes(lane & ((1 << lane_bits) - 1), 1 << lane_bits);
     vector = team * (S::V << lane_bits) + place.lane;

@@ -43,7 +43,7 @@ TACO_HD float value_of(uint32_t bits, Dtype dtype) {
 #endif
 }
 
-// bf16 by integer arithmetic where the GPU has no instruction: sm_80's and the host's.
+// bf16 by integer arithmetic, for the host.
 TACO_HD uint32_t bf16_of(float v) {
   uint32_t u = bits_of(v);
   bool nan = (u & 0x7fffffffu) > kInfBits;

@@ -105,7 +105,7 @@ def decode_sum(packets: Tensor, codec: int, numel: int, dtype: torch.dtype) -> T
 
     [N, nbytes] -> [numel], and [nbytes] -> [numel] for a single packet. Packets may lie apart at multiples of 16 bytes.
     """
-    return torch.ops.taco.decode_sum(_in_rows(packets), numel, dtype, codec)
+    return torch.ops.taco.decode_sum(aligned(packets), numel, dtype, codec)
 
 
 def decode_sum_encode(packets: Tensor, codec: int, target: int, numel: int, seeds: Sequence[int] = ()) -> Tensor:
@@ -114,11 +114,20 @@ def decode_sum_encode(packets: Tensor, codec: int, target: int, numel: int, seed
     [N, nbytes] -> [nbytes of target]. target: the same codec, or one of fewer bits where the packets are INT8; else the
     operator raises `RuntimeError`.
     """
-    return torch.ops.taco.decode_sum_encode(_in_rows(packets), numel, codec, target, _signed(seeds))
+    return torch.ops.taco.decode_sum_encode(aligned(packets), numel, codec, target, _signed(seeds))
 
 
-def _in_rows(packets: Tensor) -> Tensor:
-    return packets if packets.stride(-1) == 1 else packets.contiguous()
+def aligned(packets: Tensor) -> Tensor:
+    """packets uint8 [..., nbytes] as they are when each lies at a multiple of 16 bytes, else a contiguous copy."""
+    # a traced tensor has no address; the operators look at it again
+    at = 0 if torch.compiler.is_compiling() else packets.data_ptr()
+    if at % wire.ALIGN == 0 and packets.is_contiguous():
+        return packets
+    *apart, last = packets.stride()
+    apart = all(n == 1 or step % wire.ALIGN == 0 for n, step in zip(packets.shape, apart, strict=False))
+    if at % wire.ALIGN == 0 and last == 1 and apart:
+        return packets
+    return packets.clone(memory_format=torch.contiguous_format)
 
 
 def _signed(seeds: Sequence[int]) -> list[int]:

@@ -118,10 +118,11 @@ class GroupCoder(KernelCoder):
         if numel == 0:
             return torch.empty(0, dtype=torch.uint8, device=packets.device)
         if self._on_kernels(packets):
-            if self.config.payload not in ("int8", target.config.payload):
+            narrower = self.config.payload == "int8" and target.config.payload in ("int6", "int4")
+            if not narrower and self.config.payload != target.config.payload:
                 raise RuntimeError(
-                    f"got sums of {self.config.payload} packets into {target.config.payload}; need int8 packets or the "
-                    "same payload; because other pairs have no kernel (backend='reference' has them all)"
+                    f"got sums of {self.config.payload} packets into {target.config.payload}; need int8 into int6 or "
+                    "int4, or the same payload; because other pairs have no kernel (backend='reference' takes all)"
                 )
             seeds = [seed] if target._stochastic else ()
             return cuda.decode_sum_encode(packets, self._number, target._number, numel, seeds)
@@ -161,7 +162,7 @@ class GroupCoder(KernelCoder):
     def _sums(self, packets: Tensor, numel: int) -> Tensor:
         """packets uint8 [S, N, nbytes] -> sums over N of coefficients, fp32 [group, S * groups of a message]."""
         codes, s, alpha = self._read(packets.flatten(0, 1), numel)
-        each = reference.load_payload(codes, self.config.payload) * reference.units(s, alpha)
+        each = reference.load_payload(codes, self.config.payload) * reference.summable(reference.units(s, alpha))
         each = each.view(self.config.group, *packets.shape[:2], -1)
         return in_order(each.permute(2, 0, 1, 3)).reshape(self.config.group, -1).contiguous()
 

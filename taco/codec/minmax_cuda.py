@@ -46,13 +46,13 @@ def encode(rows: Tensor, config: AsymmetricCodec) -> Tensor:
 def decode_sum(packets: Tensor, config: AsymmetricCodec, numel: int, dtype: torch.dtype) -> Tensor:
     """packets uint8 [P, N >= 1, nbytes] -> [P, numel] of `dtype`: sums over N in index order, in fp32, rounded once."""
     loaded()
-    return torch.ops.taco.minmax_decode_sum(aligned(packets), numel, dtype, *_settings(config))
+    return torch.ops.taco.minmax_decode_sum(cuda.aligned(packets), numel, dtype, *_settings(config))
 
 
 def decode_sum_encode(packets: Tensor, config: AsymmetricCodec, numel: int) -> Tensor:
     """packets uint8 [P, N >= 1, nbytes], as `encode` makes them -> P Packets uint8 [P, nbytes] of their fp32 sums."""
     loaded()
-    return torch.ops.taco.minmax_decode_sum_encode(aligned(packets), numel, *_settings(config))
+    return torch.ops.taco.minmax_decode_sum_encode(cuda.aligned(packets), numel, *_settings(config))
 
 
 def tahquant_encode(rows: Tensor, config: TahQuantCodec, low: int) -> Tensor:
@@ -68,7 +68,7 @@ def tahquant_encode(rows: Tensor, config: TahQuantCodec, low: int) -> Tensor:
 def tahquant_decode_sum(packets: Tensor, config: TahQuantCodec, low: int, numel: int, dtype: torch.dtype) -> Tensor:
     """packets uint8 [P, 1 <= N <= 512, nbytes] -> [P, numel] of `dtype`: sums over N in order, fp32, rounded once."""
     loaded()
-    return torch.ops.taco.tahquant_decode_sum(aligned(packets), numel, dtype, config.tile, low)
+    return torch.ops.taco.tahquant_decode_sum(cuda.aligned(packets), numel, dtype, config.tile, low)
 
 
 def tahquant_decode_sum_encode(packets: Tensor, config: TahQuantCodec, low: int, numel: int) -> Tensor:
@@ -77,17 +77,7 @@ def tahquant_decode_sum_encode(packets: Tensor, config: TahQuantCodec, low: int,
     Two launches with the fp32 sums between them: the encoder reads its input twice.
     """
     loaded()
-    return torch.ops.taco.tahquant_decode_sum_encode(aligned(packets), numel, config.tile, low, config.pivot_ratio)
-
-
-def aligned(packets: Tensor) -> Tensor:
-    """packets uint8 [P, N, nbytes] as they are when each lies at a multiple of 16 bytes, else a contiguous copy."""
-    apart = all(n == 1 or s % wire.ALIGN == 0 for n, s in zip(packets.shape[:2], packets.stride()[:2], strict=True))
-    # a traced tensor has no address; the operator looks at it again
-    at = 0 if torch.compiler.is_compiling() else packets.data_ptr()
-    if apart and packets.stride(2) == 1 and at % wire.ALIGN == 0:
-        return packets
-    return packets.clone(memory_format=torch.contiguous_format)
+    return torch.ops.taco.tahquant_decode_sum_encode(cuda.aligned(packets), numel, config.tile, low, config.pivot_ratio)
 
 
 def _settings(config: AsymmetricCodec) -> tuple[int, int, int]:

@@ -11,6 +11,7 @@ Every step is one IEEE fp32 operation on tensors, without fused multiply-add. Gr
     encode   z = FWHT(x * signs);  M = max|z| * (a * f);  s = round_up(M / T);  q = round(z * ((a * f) * (1 / s)))
     decode   y = FWHT(q) * (s * (1 / a) * f) * signs
     sum      z = sum of q * (s * (1 / a));  decoded: y = FWHT(z) * f * signs;  encoded again: f = 1 and no transform
+             a group with s / a of 2^119 or more, whose products could overflow, is NaN in a sum
 
 alpha commutes with the transform, so it is multiplied into the scale and not into the data. Integer payloads round the
 exact product once, FP8 payloads its fp32 value.
@@ -255,6 +256,11 @@ def quantise(
         u = torch.cat([uniform(seed, 0, each, z.device) for seed in seeds]).view(n, group).t()
     s = torch.where(usable, s, 0.0).masked_fill(~finite, math.nan)
     return round_products(z, g, config.payload, u), s
+
+
+def summable(unit: Tensor) -> Tensor:
+    """unit fp32 [n], NaN where products of codes with it could overflow (448 * 2^119 does not)."""
+    return torch.where(unit < 2.0**119, unit, math.nan)
 
 
 def units(s: Tensor, alpha: Tensor | None, factor: float = 1.0) -> Tensor:

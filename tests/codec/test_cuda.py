@@ -49,6 +49,21 @@ def test_presets_equal_the_reference(device: str, config: GroupCodec, numel: int
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("config", PRESET_GRID, ids=lambda c: c.name)
+def test_sums_of_the_largest_numbers_equal_the_reference(device: str, config: GroupCodec) -> None:
+    """Products of codes and scales overflow, sums with what is there before need not."""
+    reference, codec = GroupCoder(config, "reference"), cuda.number(config)
+    x = torch.zeros(3000, dtype=torch.bfloat16)
+    x[::128], x[1::128], x[5::97] = -1e38, 3.38e38, 2.6e36
+    packets = torch.stack([reference.encode(sign * x) for sign in (1, -1, 1)] + [reference.encode(0.5 * x)])
+    on_device = packets.to(device)
+    want = reference.decode_sum(packets, 3000, x.dtype)
+    assert_bits_equal(cuda.decode_sum(on_device, codec, 3000, x.dtype), want, f"decode_sum {config.name}")
+    want = reference.decode_sum_encode(packets, 3000, x.dtype)
+    assert_bits_equal(cuda.decode_sum_encode(on_device, codec, codec, 3000), want, f"decode_sum_encode {config.name}")
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("config", [PRESETS["taco"], PRESETS["int6"], PRESETS["int4"]], ids=lambda c: c.name)
 def test_every_tail(device: str, config: GroupCodec) -> None:
     for tail in range(1, config.group):
@@ -76,6 +91,8 @@ def test_packets_that_lie_apart(device: str) -> None:
     apart = slots.to(device)[:, 1:3, 16:-32]
     want = torch.stack([coder.decode_sum(each, 1000, torch.float32) for each in packets])
     assert_bits_equal(cuda.decode_sum(apart, codec, 1000, torch.float32), want, "decode_sum of slots")
+    unaligned = torch.cat([torch.zeros(8, dtype=torch.uint8), packets[0].view(-1)]).to(device)[8:].view(2, -1)
+    assert_bits_equal(cuda.decode_sum(unaligned, codec, 1000, torch.float32), want[0], "decode_sum off a word")
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -154,6 +154,11 @@ Tensor decode_sum_encode(const Tensor& packets, int64_t numel, int64_t codec, in
   STD_TORCH_CHECK(source.group == result.group && source.signs == result.signs && source.rotation_size == result.rotation_size,
                   "got codecs of two groups or rotations; need the same; because a sum of coefficients has a meaning in "
                   "their own rotation only");
+  const Payload from_payload = Payload(source.payload), to_payload = Payload(result.payload);
+  const bool narrower = from_payload == Payload::kInt8 && (to_payload == Payload::kInt6 || to_payload == Payload::kInt4);
+  STD_TORCH_CHECK(from_payload == to_payload || narrower,
+                  "got sums of packets into another payload; need int8 into int6 or int4, or the same; because other pairs have "
+                  "no kernel");
   STD_TORCH_CHECK(packets.dim() >= 2, "got packets of one dimension; need [P, N, nbytes] or [N, nbytes]; because they are summed");
   Spec spec = spec_of(numel, source);
   spec.dtype = taco::Dtype::kBf16;  // no tensor: any; presets are compiled for it

@@ -50,11 +50,11 @@ struct IntegerTransform<Integer<Bits>, S> {
       v[first + kPair] = pair.y;
     }
     if constexpr (!kInVector) {
-      butterflies_in_lane<8 * V, 1>(v);
-      butterflies_in_lane<8 * V, 2>(v);
-      butterflies_in_lane<8 * V, 4>(v);
+      butterflies_in_lane(v, 1);
+      butterflies_in_lane(v, 2);
+      butterflies_in_lane(v, 4);
     } else {
-      butterflies_in_lane<8 * V, kPair>(v);
+      butterflies_in_lane(v, kPair);
     }
 #endif
   }

@@ -6,47 +6,38 @@
 
 namespace taco {
 
-template <int E, int STRIDE>
-TACO_HD void butterflies_in_lane(float (&v)[E]) {
+// One stride between the registers of a lane, the same for all lanes.
+template <int E>
+TACO_HD void butterflies_in_lane(float (&v)[E], int stride) {
 #pragma unroll
   for (int i = 0; i < E; ++i) {
-    if (i & STRIDE) continue;
-    float a = v[i], b = v[i | STRIDE];
+    if (i & stride) continue;
+    float a = v[i], b = v[i | stride];
     v[i] = add(a, b);
-    v[i | STRIDE] = sub(a, b);
+    v[i | stride] = sub(a, b);
   }
+}
+
+// The strides between lanes whose numbers differ in the bits below `limit`.
+template <int E>
+TACO_HD void butterflies_across(float (&v)[E], int lane, int limit) {
+  for_masks(limit, [&](int mask) {
+    // the lower lane takes mine + other, the upper one other - mine: one instruction for both, with exact products
+    float sign = lane & mask ? -1.0f : 1.0f;
+#pragma unroll
+    for (int i = 0; i < E; ++i) v[i] = exact_product_add(v[i], sign, exchange(v[i], mask));
+  });
 }
 
 // Unscaled. size: a power of two, 16 to the group's.
 template <int V, class Team>
 TACO_HD void butterflies(float (&v)[8 * V], Team team, int size) {
-  butterflies_in_lane<8 * V, 1>(v);
-  butterflies_in_lane<8 * V, 2>(v);
-  butterflies_in_lane<8 * V, 4>(v);
-  for_masks(team.lanes < size / 8 ? team.lanes : size / 8, [&](int mask) {
-    // the lower lane takes mine + other, the upper one other - mine: one instruction for both, with exact products
-    float sign = team.lane & mask ? -1.0f : 1.0f;
 #pragma unroll
-    for (int i = 0; i < 8 * V; ++i) v[i] = exact_product_add(v[i], sign, exchange(v[i], mask));
-  });
-  if constexpr (V >= 2) {
-    if (size > 8 * team.lanes) butterflies_in_lane<8 * V, 8>(v);
-  }
-  if constexpr (V >= 4) {
-    if (size > 16 * team.lanes) butterflies_in_lane<8 * V, 16>(v);
-  }
-  if constexpr (V >= 8) {
-    if (size > 32 * team.lanes) butterflies_in_lane<8 * V, 32>(v);
-  }
-  if constexpr (V > 8) {  // the host's single lane
-    for (int stride = 64; stride < size; stride *= 2) {
-      for (int i = 0; i < 8 * V; ++i) {
-        if (i & stride) continue;
-        float a = v[i], b = v[i | stride];
-        v[i] = add(a, b);
-        v[i | stride] = sub(a, b);
-      }
-    }
+  for (int stride = 1; stride < 8; stride *= 2) butterflies_in_lane(v, stride);
+  butterflies_across(v, team.lane, team.lanes < size / 8 ? team.lanes : size / 8);
+#pragma unroll
+  for (int stride = 8; stride < 8 * V; stride *= 2) {
+    if (size > stride * team.lanes) butterflies_in_lane(v, stride);
   }
 }
 
@@ -54,20 +45,8 @@ TACO_HD void butterflies(float (&v)[8 * V], Team team, int size) {
 template <int E, int LANES>
 TACO_HD void hadamard(float (&v)[E], int lane, float inv_sqrt_size) {
 #pragma unroll
-  for (int stride = 1; stride < E; stride *= 2) {
-#pragma unroll
-    for (int i = 0; i < E; ++i) {
-      if (i & stride) continue;
-      float a = v[i], b = v[i | stride];
-      v[i] = add(a, b);
-      v[i | stride] = sub(a, b);
-    }
-  }
-  for_masks(LANES, [&](int mask) {
-    float sign = lane & mask ? -1.0f : 1.0f;
-#pragma unroll
-    for (int i = 0; i < E; ++i) v[i] = exact_product_add(v[i], sign, exchange(v[i], mask));
-  });
+  for (int stride = 1; stride < E; stride *= 2) butterflies_in_lane(v, stride);
+  butterflies_across(v, lane, LANES);
 #pragma unroll
   for (int i = 0; i < E; ++i) v[i] = mul(v[i], inv_sqrt_size);
 }

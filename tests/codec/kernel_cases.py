@@ -7,9 +7,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from taco.codec import cuda
+from taco.codec import coder, cuda
 from taco.codec.group import GroupCoder
-from taco.config import GroupCodec
+from taco.config import Codec, GroupCodec
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 PAYLOADS = ("e4m3", "e5m2", "int8", "int6", "int4")
@@ -90,3 +90,22 @@ def check(config: GroupCodec, x: Tensor, device: str, seed: int) -> None:
         reference.decode_sum_encode_rows(three, numel, dtype, seeds),
         f"decode_sum_encode {what}",
     )
+
+
+def check_coder(config: Codec, device: str) -> None:
+    """The coder of `config` runs its kernels on a transposed view, and gives the reference's bits."""
+    chosen, reference = coder(config), coder(config, "reference")
+    x = torch.randn(33, 65, device=device, dtype=torch.bfloat16).t()
+    packet = chosen.encode(x)
+    assert chosen.path == "cuda"
+    assert_bits_equal(packet, reference.encode(x.cpu()), "encode of a transposed view")
+    assert_bits_equal(reference.encode(x), packet, "the reference on this device")
+    packets = torch.stack([packet, packet])
+    assert_bits_equal(
+        chosen.decode(packet, x.numel(), x.dtype), reference.decode(packet.cpu(), x.numel(), x.dtype), "decode"
+    )
+    for name in ("decode_sum", "decode_sum_encode"):
+        got, want = (
+            getattr(c, name)(p, x.numel(), x.dtype) for c, p in ((chosen, packets), (reference, packets.cpu()))
+        )
+        assert_bits_equal(got, want, name)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernel_cases import DEVICES, DTYPES, assert_bits_equal, message
+from kernel_cases import DEVICES, DTYPES, assert_bits_equal, check_coder, message
 from torch import Tensor
 
 from taco.codec import cuda, minmax_cuda
@@ -156,20 +156,7 @@ def test_packets_of_another_size_are_refused(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_coder_runs_the_kernels(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taco.codec.backend.on_gpu", lambda x: True)  # the host's build in place of a GPU's
-    coder = AsymmetricCoder(AsymmetricCodec(name="auto"))
-    reference = AsymmetricCoder(coder.config, "reference")
-    x = torch.randn(33, 65, device=device, dtype=torch.bfloat16).t()
-    packet = coder.encode(x)
-    assert coder.path == "cuda"
-    assert_bits_equal(packet, reference.encode(x.cpu()), "encode of a transposed view")
-    assert_bits_equal(reference.encode(x), packet, "the reference on this device")
-    packets = torch.stack([packet, packet])
-    assert_bits_equal(
-        coder.decode(packet, x.numel(), x.dtype), reference.decode(packet.cpu(), x.numel(), x.dtype), "decode"
-    )
-    for name in ("decode_sum", "decode_sum_encode"):
-        got, want = (getattr(c, name)(p, x.numel(), x.dtype) for c, p in ((coder, packets), (reference, packets.cpu())))
-        assert_bits_equal(got, want, name)
+    check_coder(AsymmetricCodec(name="auto"), device)
 
 
 @pytest.mark.gpu

@@ -50,7 +50,7 @@ struct DecodeSumJob {
   __device__ __forceinline__ void run(uint32_t shared, const Lane<S>& lane, const Steps& steps) const {
     const uint8_t* const packets = keep(this->packets);
     uint8_t* const out = keep(this->out);
-    const Out stage{{shared + lane.warp * Out::kBytes, lane}};
+    const Out stage(shared + lane.warp * Out::kBytes, lane);
     uint32_t signs[V];
 #pragma unroll
     for (int w = 0; w < V; ++w) signs[w] = S::is_signed(spec) ? sign_byte(lane.place.vector(w), spec.rotation_size) : 0;

@@ -32,7 +32,7 @@ struct EncodeJob {
   __device__ __forceinline__ void run(uint32_t shared, const Lane<S>& lane, const Steps& steps) const {
     const uint8_t* const x = keep(this->x);
     uint8_t* const packet = keep(this->packet);
-    const In in{{shared + lane.warp * In::kBytes, lane}};
+    const In in(shared + lane.warp * In::kBytes, lane);
     const Out out(shared + kWarps * In::kBytes + lane.warp * Out::kBytes, lane);
     uint32_t signs[V];
 #pragma unroll

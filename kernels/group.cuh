@@ -59,6 +59,8 @@ struct Shape {
   TACO_HD static bool adaptive(const Form& form) { return ADAPTIVE_ == kAtRunTime ? form.adaptive : ADAPTIVE_ != 0; }
   TACO_HD static Scale scale(const Form& form) { return SCALE_ == kAtRunTime ? form.scale : Scale(SCALE_); }
   TACO_HD static Dtype dtype(const Spec& spec) { return DTYPE_ == kAtRunTime ? spec.dtype : Dtype(DTYPE_); }
+  static constexpr int kScaleBytes = SCALE_ == kAtRunTime ? 4 : bytes_of(Scale(SCALE_));  // at most
+  static constexpr bool kMayAdapt = ADAPTIVE_ != 0;
   static constexpr bool kPowerScale = SCALE_ == int(Scale::kE8m0) && ADAPTIVE_ == 0;
   static constexpr bool kNarrowScale = kPowerScale || (SCALE_ == int(Scale::kBf16) && ADAPTIVE_ == 0);
   // Squares of bf16 numbers have 16 significant bits: exact, except where they are far below alpha's 1e-6.

@@ -31,8 +31,9 @@ struct Lane {
   typename S::Lanes place;
   int vector;  // vector 0 of the lane in its tile
 
-  __device__ explicit Lane(int lane_bits_)
-      : lane(int(keep(threadIdx.x & 31))), warp(int(keep(threadIdx.x >> 5))), 
+  __device__ explicit Lane(int lane_bits_) : Lane(lane_bits_, int(threadIdx.x >> 5)) {}
+  __device__ Lane(int lane_bits_, int warp_)
+      : lane(int(keep(threadIdx.x & 31))), warp(int(keep(uint32_t(warp_)))),
         lane_bits(S::LANES ? __builtin_ctz(S::LANES | 64) : lane_bits_), place(0, 1) {
     team = lane >> lane_bits;
     place = typename S::Lanes(lane & ((1 << lane_bits) - 1), 1 << lane_bits);
@@ -118,6 +119,16 @@ template <int V, int BYTES>
 struct TensorStage {
   static constexpr int kBytes = 256 * V * BYTES;
   Buffer<V, 8 * BYTES> buffer;
+
+  template <class S>
+  __device__ TensorStage(uint32_t base, const Lane<S>& lane) : buffer(base, lane) {}
+
+  // The same so many bytes further.
+  __device__ TensorStage at(int bytes) const {
+    TensorStage s = *this;
+    s.buffer.move(bytes);
+    return s;
+  }
 
   template <class S>
   __device__ Vector<BYTES> get(const Lane<S>& lane, int w) const {

@@ -1,0 +1,110 @@
+// The warp of a block that receives: lane p brings the packets of pipeline p into shared memory, in the order in which its workers
+// take them up, and gives up on a peer that sends nothing for too long.
+#pragma once
+
+#include "room.cuh"
+
+namespace taco {
+
+template <class K, Collective C>
+class Receiver {
+  using R = Room<K, C>;
+
+ public:
+  // shared: of the lane's pipeline; failed: its word in generic addresses.
+  __device__ Receiver(const Mesh& mesh, const Course& course, uint32_t shared, uint32_t* failed)
+      : mesh_(mesh), course_(course), inbox_(mesh, mesh.rank, 0, course.id), shared_(shared), failed_(failed) {
+    if (*static_cast<volatile uint32_t*>(header_of(mesh) + kBroken)) *failed_ = 1;
+    if (R::kSums) skip();
+  }
+
+  __device__ void run(bool mine) {
+    bool left = mine && at_ < end();
+    while (__any_sync(0xffffffffu, left)) {
+      if (left && free()) {
+        const uint32_t turn = course_.turn + uint32_t(chunk());
+        const int place = inbox_.place(turn, source_) + phase_ * (mesh_.pipelines * kSlots * inbox_.sources);
+        const bool here = raised(inbox_.flag(place), turn);
+        if (here || late()) {
+          bring(inbox_.packet(place), here && *failed_ == 0);
+          left = advance();
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ int end() const { return course_.count + (R::kSums ? 2 * kLag : 0); }
+  // Of the pipeline's, whose packet comes next.
+  __device__ int chunk() const { return R::kSums ? at_ - (phase_ + 1) * kLag : at_; }
+  __device__ Barrier barrier(int number) const { return {shared_ + R::kBarriers + 8 * number}; }
+  __device__ bool free() const { return barrier(R::kConsumed + ring_.slot).test(ring_.parity ^ 1); }
+
+  // A packet, or the word that it has not come.
+  __device__ void bring(const uint8_t* packet, bool ok) {
+    const Barrier arrived = barrier(R::kArrived + ring_.slot);
+    if (ok) {
+      publish_global();
+      arrived.arrive_and_expect(R::kPacket);
+      load_packet<K>(shared_ + R::kBuffers + (R::kIncomingAt + ring_.slot) * R::kStride, packet, arrived);
+    } else {
+      *failed_ = 1;
+      arrived.arrive();
+    }
+    ring_.advance();
+    polls_ = 0;
+  }
+
+  __device__ bool advance() {
+    if (++source_ == inbox_.sources) {
+      source_ = 0;
+      if (R::kSums) {
+        next();
+        skip();
+      } else {
+        ++at_;
+      }
+    }
+    return at_ < end();
+  }
+  __device__ void next() {
+    at_ += phase_;
+    phase_ ^= 1;
+  }
+  // Over turns in which nothing of a phase is due.
+  __device__ void skip() {
+    while (at_ < end() && (chunk() < 0 || chunk() >= course_.count)) next();
+  }
+
+  // Whether the peer has had more than its time, or another wait has failed before.
+  __device__ bool late() {
+    if (*failed_) return true;
+    if (++polls_ % 64) return false;
+    if (polls_ == 64) since_ = nanoseconds();
+    uint32_t* const header = header_of(mesh_);
+    if (*static_cast<volatile uint32_t*>(header + kBroken)) return true;
+    if (int64_t(nanoseconds() - since_) < mesh_.timeout) return false;
+    if (atomicExch(header + kBroken, 1u) == 0) {
+      volatile int64_t* const report = mesh_.report;
+      report[kPeer] = source_ + (source_ >= mesh_.rank);
+      report[kPhase] = phase_;
+      report[kCall] = header[kCalls];
+      report[kKind] = int(C);
+      __threadfence_system();
+      report[kTold] = 1;
+    }
+    return true;
+  }
+
+  const Mesh& mesh_;
+  const Course& course_;
+  const Inbox inbox_;
+  const uint32_t shared_;
+  volatile uint32_t* const failed_;
+  Ring<kIncoming> ring_;
+  int at_ = 0, phase_ = 0, source_ = 0;
+  uint32_t polls_ = 0;
+  uint64_t since_ = 0;
+};
+
+}  // namespace taco

@@ -1,0 +1,187 @@
+"""All-reduce, reduce-scatter and all-gather in one kernel each, on GPUs that address each other's memory.
+
+Encode, transfer, sum and decode of all chunks of a message overlap within one launch (kernels/README.md has the
+protocol). Results equal those of the unfused algorithms (taco/comm/algorithms.py) bit for bit and are the same on every
+rank. NVLink multicast is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from taco.codec import cuda
+from taco.codec.base import check_dtype
+from taco.comm import workspace
+from taco.comm.errors import CommError
+from taco.comm.numerics import mix_seed
+from taco.comm.workspace import Workspace
+from taco.config import Codec, GroupCodec, NoCodec
+
+ONE_SHOT, TWO_SHOT, REDUCE_SCATTER, ALL_GATHER = range(4)
+NAMES = ("all_reduce", "all_reduce", "reduce_scatter", "all_gather")
+PHASES = ("the exchange of packets", "the gathering of sums")
+MIN_CAPABILITY = (9, 0)
+MAX_SEEDS = 32
+
+
+def why_not(codec: Codec, group: dist.ProcessGroup | None, device: torch.device) -> str:
+    """Why `Fused` cannot run there, or ''. Asks nobody: peers without peer access are found by `Fused` itself."""
+    if not isinstance(codec, (GroupCodec, NoCodec)):
+        return f"codec {codec.name!r} has no fused kernel (group codecs and none have)"
+    if device.type != "cuda":
+        return f"tensors are on {device.type}, not on a GPU"
+    if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
+        return "the GPU is older than compute capability 9.0, whose bulk copies the kernels use"
+    if not cuda.available():
+        return "the kernel library is not built (`taco kernels build`)"
+    if not dist.is_initialized() or dist.get_world_size(group) < 2:
+        return "there are no peers"
+    if getattr(codec, "rounding", "") == "stochastic" and dist.get_world_size(group) >= MAX_SEEDS:
+        return f"stochastic rounding has kernels for fewer than {MAX_SEEDS} ranks"
+    return ""
+
+
+class Fused:
+    """The fused collectives of this rank in `group`. The constructor is collective over it.
+
+    codec: a group codec, or `NoCodec` for sums of the elements themselves. sms: SMs that a kernel occupies at most, 0:
+    all; a GEMM runs beside a small number. timeout: seconds after which a wait for a peer ends in a `CommError`.
+
+    All ranks make the same calls in the same order; calls on several streams follow each other in the order of issue.
+    Calls may be captured in CUDA graphs and replayed in any number, in the same order on all ranks; the constructor may
+    not. Raises ValueError for what `why_not` names or where ranks differ, CommError where peers cannot be addressed.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None,
+        codec: Codec,
+        *,
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+        sms: int = 0,
+        timeout: float = 60.0,
+    ) -> None:
+        device = torch.device("cuda", torch.cuda.current_device()) if device is None else device
+        if reason := why_not(codec, group, device):
+            raise ValueError(f"got fused collectives where {reason}; need an unfused path; because no kernel can run")
+        if torch.cuda.is_current_stream_capturing():
+            raise CommError(
+                "got the first fused collective inside the capture of a CUDA graph; need one call before it; because "
+                "ranks exchange the addresses of their memory then"
+            )
+        group = dist.group.WORLD if group is None else group
+        mine = torch.cuda.get_device_properties(device).multi_processor_count
+        if sms < 0 or sms > mine:
+            raise ValueError(f"got sms={sms}; need 0 (all) to {mine}; because this GPU has that many")
+        slot = workspace.slot_bytes(codec, dtype)
+        agreed = _agree(group, {"codec": codec, "slot": slot, "sms": sms or mine})
+        try:
+            space = workspace.rendezvous(group, device, agreed["sms"], slot, timeout)
+        except RuntimeError as error:
+            raise CommError(
+                f"got GPUs of {dist.get_world_size(group)} ranks that do not address each other's memory; need peer "
+                f"access, as NVLink gives it; because kernels write into it; torch said: {error}"
+            ) from error
+        self._setup(codec, space)
+
+    @classmethod
+    def of(cls, codec: Codec, space: Workspace) -> Fused:
+        """With a workspace of one's own."""
+        self = cls.__new__(cls)
+        self._setup(codec, space)
+        return self
+
+    def _setup(self, codec: Codec, space: Workspace) -> None:
+        cuda.load()
+        self.codec, self.workspace = codec, space
+        self.rank, self.world_size = space.rank, space.world_size
+        self._numbers, self._number = space.numbers, workspace.number_of(codec)
+        self._stochastic = getattr(codec, "rounding", "") == "stochastic"
+        self._told = space.report.numpy()
+        self._stream: torch.cuda.Stream | None = None
+
+    def __repr__(self) -> str:
+        return f"Fused(codec={self.codec.name}, rank {self.rank} of {self.world_size}, {self.workspace.sms} SMs)"
+
+    @torch.no_grad()
+    def all_reduce(self, x: Tensor, *, algorithm: str = "auto", seed: int = 0) -> Tensor:
+        """Sum of x over the ranks: same shape and dtype. algorithm: 'one_shot', 'two_shot' or 'auto': one-shot for two
+        ranks."""
+        if algorithm not in ("auto", "one_shot", "two_shot"):
+            raise ValueError(f"got algorithm={algorithm!r}; need auto, one_shot or two_shot; because these have kernels")
+        if algorithm == "one_shot" or (algorithm == "auto" and self.world_size == 2):
+            return self._run(ONE_SHOT, x, [mix_seed(seed, self.rank)]).view(x.shape)
+        return self._run(TWO_SHOT, x, [*self._each(seed), mix_seed(seed, self.rank, 1)]).view(x.shape)
+
+    @torch.no_grad()
+    def reduce_scatter(self, x: Tensor, *, seed: int = 0) -> Tensor:
+        """x [N * size], flattened -> this rank's part [size] of the sum. Raises ValueError unless N divides x.numel()."""
+        if x.numel() % self.world_size:
+            raise ValueError(
+                f"got {x.numel()} elements; need a multiple of {self.world_size}; because ranks get equal parts"
+            )
+        return self._run(REDUCE_SCATTER, x, self._each(seed))
+
+    @torch.no_grad()
+    def all_gather(self, x: Tensor, *, seed: int = 0) -> Tensor:
+        """x [numel], flattened, of one size on all ranks -> [N, numel]; the own part is decoded too."""
+        return self._run(ALL_GATHER, x, [mix_seed(mix_seed(seed, self.rank), 0)])
+
+    def check(self) -> None:
+        """Raise `CommError` if a call on the GPU has timed out: its result, and every later one, is NaN."""
+        if self._told[0]:
+            _, peer, phase, call, kind = self._told.tolist()
+            raise CommError(
+                f"rank {self.rank} of {self.world_size}: {NAMES[kind]}, call {call + 1}, failed in {PHASES[phase]}: "
+                f"rank {peer} sent nothing for {self.workspace.timeout:g} s; all results since are NaN"
+            )
+
+    def _each(self, seed: int) -> list[int]:
+        mine = mix_seed(seed, self.rank)
+        return [mix_seed(mine, part) for part in range(self.world_size)]
+
+    def _run(self, kind: int, x: Tensor, seeds: Sequence[int]) -> Tensor:
+        check_dtype(x.dtype, "a tensor")
+        if x.device != self.workspace.buffer.device:
+            raise ValueError(
+                f"got a tensor on {x.device}; need {self.workspace.buffer.device}; because the workspace is there"
+            )
+        if isinstance(self.codec, NoCodec) and workspace.slot_bytes(self.codec, x.dtype) > self.workspace.slot:
+            raise ValueError(
+                f"got {x.dtype} with room for {self.workspace.slot} bytes a packet; need dtype={x.dtype} at the start; "
+                "because elements travel as they are"
+            )
+        self.check()
+        self._follow()
+        return torch.ops.taco.collective(
+            x.contiguous(), self.workspace.buffer, self._numbers, self._number, kind, list(seeds) if self._stochastic else []
+        )
+
+    def _follow(self) -> None:
+        """Order this call after the last one where that was on another stream: both use the workspace."""
+        stream = torch.cuda.current_stream(self.workspace.buffer.device)
+        last, self._stream = self._stream, stream
+        if last is None or last == stream:
+            return
+        with torch.cuda.stream(last):
+            captured = torch.cuda.is_current_stream_capturing()
+        # a graph does not wait for what was issued before its capture: its replays do
+        if captured == torch.cuda.is_current_stream_capturing():
+            stream.wait_stream(last)
+
+
+def _agree(group: dist.ProcessGroup, mine: dict) -> dict:
+    """What all ranks have, with the fewest SMs of any. Raises ValueError where the rest differs."""
+    all_of: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(all_of, mine, group=group)
+    for rank, other in enumerate(all_of):
+        if (other["codec"], other["slot"]) != (mine["codec"], mine["slot"]):
+            raise ValueError(
+                f"got codec {mine['codec']} here and {other['codec']} on rank {rank}; need one; because packets have one form"
+            )
+    return {**mine, "sms": min(each["sms"] for each in all_of)}

@@ -1,0 +1,111 @@
+"""Memory that all GPUs of a group address: where fused collectives exchange packets.
+
+Layout (kernels/mesh.cuh): header, turns of the pipelines, flags, packets. With W ranks, P = 4 pipelines an SM and `slot`
+bytes a packet of 4096 elements (8192 for groups of 2048), a workspace has about
+
+    2 phases * P * 8 slots * (W - 1) * (slot + 4) bytes
+
+whatever the size of the messages: 2 GPUs of 132 SMs and INT8 take 41 MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric
+from torch import Tensor
+
+from taco.codec import cuda, wire
+from taco.config import Codec, GroupCodec, NoCodec
+
+# as in kernels/mesh.cuh
+HEADER, PHASES, SLOTS, PIPES = 32, 2, 8, 4
+REPORT = 5
+WARPS, TILE = 4, 256
+
+
+def slot_bytes(codec: Codec, dtype: torch.dtype) -> int:
+    """Bytes that hold the packet of a chunk: of the codec in any dtype, or of elements of `dtype` where there is none."""
+    if not isinstance(codec, GroupCodec):
+        return WARPS * TILE * 8
+    vectors = 8 if codec.group > 1024 else 4
+    return WARPS * (TILE * vectors * wire.PAYLOAD_BITS[codec.payload] // 8 + 256)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // 128) * 128
+
+
+def nbytes(world_size: int, sms: int, slot: int) -> int:
+    """Bytes of a workspace for kernels on at most `sms` SMs."""
+    pipelines = PIPES * sms
+    places = PHASES * pipelines * SLOTS * (world_size - 1)
+    return _padded(4 * (HEADER + pipelines)) + _padded(4 * places) + places * slot
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """One rank's part. buffer: uint8 on its GPU. addresses: int64 [world_size] there, of every rank's buffer.
+
+    report: int64 [REPORT] of pinned host memory, where a kernel says who did not arrive. keep: what the memory of the
+    peers lives as long as.
+    """
+
+    buffer: Tensor
+    addresses: Tensor
+    report: Tensor
+    rank: int
+    world_size: int
+    sms: int
+    slot: int
+    timeout: float
+    keep: object = None
+
+    @property
+    def numbers(self) -> list[int]:
+        """As kernels/binding_collective.cpp reads it."""
+        return [
+            *(self.addresses.data_ptr(), self.report.data_ptr(), self.rank, self.world_size),
+            *(PIPES * self.sms, self.slot, int(self.timeout * 1e9), self.sms),
+        ]
+
+
+def _report() -> Tensor:
+    return torch.zeros(REPORT, dtype=torch.int64).pin_memory()
+
+
+def rendezvous(group: dist.ProcessGroup, device: torch.device, sms: int, slot: int, timeout: float) -> Workspace:
+    """A workspace in torch symmetric memory. Collective over the group. Raises `RuntimeError` where there is none."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    buffer = symmetric.empty(nbytes(size, sms, slot), dtype=torch.uint8, device=device)
+    handle = symmetric.rendezvous(buffer, group=group)
+    buffer.zero_()
+    torch.cuda.current_stream(device).synchronize()
+    # nobody may write into a workspace before it is zero
+    dist.barrier(group, device_ids=[device.index])
+    addresses = torch.tensor(list(handle.buffer_ptrs), dtype=torch.int64, device=device)
+    return Workspace(buffer, addresses, _report(), rank, size, sms, slot, timeout, handle)
+
+
+def local(world_size: int, device: torch.device, sms: int, slot: int, timeout: float) -> Sequence[Workspace]:
+    """Workspaces of ranks that share one GPU, for tests: each runs on a stream of its own, at most sms SMs of it."""
+    buffers = [torch.zeros(nbytes(world_size, sms, slot), dtype=torch.uint8, device=device) for _ in range(world_size)]
+    addresses = torch.tensor([b.data_ptr() for b in buffers], dtype=torch.int64, device=device)
+    return [
+        Workspace(buffer, addresses, _report(), rank, world_size, sms, slot, timeout, buffers)
+        for rank, buffer in enumerate(buffers)
+    ]
+
+
+def number_of(codec: Codec) -> int:
+    """The codec as torch.ops.taco.collective takes it: 0 for none. Raises `ValueError` for one without a fused kernel."""
+    if isinstance(codec, NoCodec):
+        return 0
+    if isinstance(codec, GroupCodec):
+        return cuda.number(codec)
+    raise ValueError(
+        f"got codec {codec.name!r}; need a group codec or none; because others have no fused collectives"
+    )

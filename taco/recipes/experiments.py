@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taco.recipes import runs
+from taco.recipes.measures import GPU_MEASURES
 from taco.recipes.names import by_name
 
 SOURCES = ("mini", "logged", "fresh")
@@ -96,9 +97,8 @@ EXPERIMENTS: dict[str, Experiment] = by_name(
     ),
 )
 
-# Measurement logs that read captured tensors, and those of kernels' times.
+# Measurement logs that read captured tensors, and every one.
 CAPTURE_MEASURES = ("codec_fidelity", "distribution", "ablation")
-GPU_MEASURES = ("codec_speed",)
 MEASURES = (*CAPTURE_MEASURES, "correctness", *GPU_MEASURES)
 
 

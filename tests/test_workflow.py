@@ -140,6 +140,13 @@ def test_collectives_are_timed_on_the_transport_of_their_name() -> None:
         assert recipes.GPU_MEASURES[f"collective-{transport}"].environment == settings
 
 
+def test_a_logged_log_of_one_transport_is_enough_for_a_table(checkout: Path) -> None:
+    (checkout / "results" / "logged").mkdir(parents=True)
+    (checkout / "results" / "logged" / "collective-tcp.jsonl").write_text("{}\n")
+    made = outputs(planned(checkout))
+    assert {"results/logged/collective.csv", "figures/logged/collective.svg", "results/logged/claims.csv"} <= made
+
+
 def test_a_logged_log_of_kernels_becomes_a_table_and_a_figure(checkout: Path) -> None:
     (checkout / "results" / "logged").mkdir(parents=True)
     (checkout / "results" / "logged" / "codec_speed.jsonl").write_text("{}\n")

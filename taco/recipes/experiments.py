@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taco.recipes import runs
+from taco.recipes.collective import TRANSPORTS, log_name
 from taco.recipes.measures import GPU_MEASURES
 from taco.recipes.names import by_name
 
@@ -94,6 +95,11 @@ EXPERIMENTS: dict[str, Experiment] = by_name(
         name="codec_speed",
         title="How near each codec comes to the speed of a copy",
         gpu_measures=("codec_speed",),
+    ),
+    Experiment(
+        name="collective",
+        title="How fast collectives are against the best uncompressed ones",
+        gpu_measures=tuple(log_name(transport) for transport in TRANSPORTS),
     ),
 )
 

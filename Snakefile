@@ -27,6 +27,7 @@ CORPORA = {"mini": "data/sotu-mini/meta.json", "fresh": "data/english-mix/meta.j
 CAPTURED = {run for source in CORPORA for run in recipes.captures(source)}
 SCALING = recipes.EXPERIMENTS["scaling"]
 TIMED = {run for source in CORPORA for run in SCALING.runs(source)}
+TIMES = recipes.GPU_MEASURES
 PRESETS = [to_dict(codec) for codec in recipes.PRESETS.values()]
 
 
@@ -215,7 +216,7 @@ rule measure:
         "logs/{source}/{measure}.log",
     wildcard_constraints:
         source="mini|fresh",
-        measure="|".join(sorted(set(recipes.MEASURES) - set(recipes.GPU_MEASURES))),
+        measure="|".join(sorted(set(recipes.MEASURES) - set(TIMES))),
     conda:
         "envs/conda.yaml"
     params:
@@ -226,7 +227,7 @@ rule measure:
 
 
 rule measure_kernels:
-    """One measurement of kernels' times: alone on the machine, on a GPU."""
+    """One measurement of kernels' or collectives' times: alone on the machine, on its GPUs."""
     input:
         LIBRARY,
     output:
@@ -235,16 +236,17 @@ rule measure_kernels:
         "logs/{source}/{measure}.log",
     wildcard_constraints:
         source="fresh",
-        measure="|".join(recipes.GPU_MEASURES),
+        measure="|".join(TIMES),
     conda:
         "envs/conda.yaml"
     threads: workflow.cores or 1
     resources:
-        gpu=1,
+        gpu=lambda wildcards: TIMES[wildcards.measure].ranks,
     params:
-        recipe=canonical([asdict(recipes.SPEED), *PRESETS]),
+        recipe=lambda w: canonical([asdict(TIMES[w.measure].grid), *PRESETS]),
+        command=lambda wildcards: TIMES[wildcards.measure].command,
     shell:
-        "python -m taco measure {wildcards.measure} --source {wildcards.source} > {log} 2>&1"
+        "{params.command} --source {wildcards.source} > {log} 2>&1"
 
 
 rule table:

@@ -17,15 +17,6 @@ from taco.config import ConfigError, require, to_dict
 from taco.log import LogError
 from taco.train.runs import find_run, nearest, override
 
-# measurement log -> (module, function); each is called with (source, captures, out, provenance), and with its options
-MEASURES = {
-    "codec_fidelity": ("taco.bench.fidelity", "measure_fidelity"),
-    "distribution": ("taco.bench.distribution", "measure_distribution"),
-    "ablation": ("taco.bench.ablation", "measure_ablation"),
-    "correctness": ("taco.bench.correctness", "measure_correctness"),
-    "codec_speed": ("taco.bench.speed", "measure_codec_speed"),
-}
-SPEED_OPTIONS = ("codecs", "ops", "mib", "peers", "skip_compile")
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
 
@@ -115,52 +106,11 @@ def _recipes(args: argparse.Namespace) -> int:
 
 
 def _measure_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help=f"one of {', '.join(MEASURES)}")
-    parser.add_argument("--source", default="fresh", help="results/SOURCE/NAME.jsonl is the log (default: fresh)")
-    parser.add_argument("--captures", type=Path, nargs="*", default=[], metavar="FILE", help="from `train --capture`")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the log there instead")
-    speed = parser.add_argument_group("codec_speed", "on a GPU; all of it, or a part for a quick look")
-    speed.add_argument("--codecs", nargs="+", default=[], metavar="NAME", help="only these codecs")
-    speed.add_argument(
-        "--ops", nargs="+", default=[], metavar="OP", help=f"only some of {', '.join(recipes.SPEED.ops)}"
-    )
-    speed.add_argument("--mib", nargs="+", type=int, default=[], metavar="N", help="sizes of the tensor in MiB")
-    speed.add_argument("--peers", type=Path, metavar="FILE.py", help="other implementations: taco/bench/speed_peers.py")
-    speed.add_argument("--skip-compile", action="store_true", help="without torch.compile, which takes a minute")
-
-
-def _measure_options(args: argparse.Namespace) -> dict:
-    """What a measurement takes beside source, captures, out and provenance."""
-    given = [f"--{o.replace('_', '-')}" for o in SPEED_OPTIONS if getattr(args, o)]
-    if args.name == "codec_speed":
-        grid = recipes.SPEED.narrowed(codecs=args.codecs, ops=args.ops, mib=args.mib)
-        return {"grid": grid, "peers": args.peers, "compiled": not args.skip_compile}
-    require(not given, f"{', '.join(given)} with {args.name}", "codec_speed", "these are its options")
-    return {}
-
-
-def _check_source(name: str, source: str, out: Path | None) -> None:
-    ok = source != "" and (source != "logged" or out is not None)
-    require(ok, f"--source {source!r}", "another, or a file of yours as --out", "logged results are copied in")
-    mini = source == "mini" and name in recipes.GPU_MEASURES
-    require(not mini, "--source mini", "another", f"{name} needs a GPU, and the mini runs none")
+    importlib.import_module("taco.bench.measure_cli").add_arguments(parser)
 
 
 def _measure(args: argparse.Namespace) -> int:
-    require(args.name in MEASURES, f"measure {args.name!r}", f"one of {nearest(args.name, MEASURES)}", "these exist")
-    _check_source(args.name, args.source, args.out)
-    options = _measure_options(args)
-    missing = [str(path) for path in args.captures if not path.is_file()]
-    require(not missing, f"no file {', '.join(missing)}", "captures that exist", "they are what is measured")
-    launch = importlib.import_module("taco.train.launch")
-    provenance = importlib.import_module("taco.train.provenance")
-    launch.use_threads(1)
-    module, function = MEASURES[args.name]
-    bench = importlib.import_module(module)
-    out = args.out or Path("results") / args.source / f"{args.name}.jsonl"
-    here = launch.World(device=bench.gpu()) if args.name in recipes.GPU_MEASURES else launch.World()
-    getattr(bench, function)(args.source, args.captures, out, provenance.collect(here, 0), **options)
-    return 0
+    return importlib.import_module("taco.bench.measure_cli").run(args, os.environ)
 
 
 def _kernels_arguments(parser: argparse.ArgumentParser) -> None:
@@ -193,7 +143,7 @@ def _paper(module: str) -> Callable[[Sequence[str]], int]:
 COMMANDS: dict[str, tuple[str, Callable | None, Callable]] = {
     "train": ("train a run; under torchrun for more than one rank", _train_arguments, _train),
     "data": ("turn text, JSONL or parquet into tokens", None, _data),
-    "measure": ("measure codecs on synthetic and captured tensors", _measure_arguments, _measure),
+    "measure": ("measure codecs and collectives", _measure_arguments, _measure),
     "recipes": ("list and show runs, experiments, models and codecs", _recipes_arguments, _recipes),
     "kernels": ("build the CUDA kernels", _kernels_arguments, _kernels),
 }

@@ -50,7 +50,7 @@ def planned(checkout: Path, *targets: str) -> list[dict]:
             jobs.append(job)
         elif key in ("output", "threads") and line.startswith("    "):
             job[key] = value
-        elif key.startswith("Shell command") or line.startswith(("python -m taco", "torchrun ")):
+        elif key.startswith("Shell command") or line.startswith(("python -m taco", "torchrun ", "NCCL_")):
             job["command"] = value if key.startswith("Shell command") else line
     return jobs
 
@@ -122,12 +122,29 @@ def test_kernels_are_timed_by_fresh_runs_only_and_alone(checkout: Path, plan: li
     for name in recipes.GPU_MEASURES:
         assert not [path for path in outputs(plan) if name in path]
         jobs = planned(checkout, f"results/fresh/{name}.jsonl")
-        assert command(jobs, f"results/fresh/{name}.jsonl") == f"2: python -m taco measure {name} --source fresh" + (
-            f" > logs/fresh/{name}.log 2>&1"
+        assert command(jobs, f"results/fresh/{name}.jsonl") == (
+            f"2: {recipes.GPU_MEASURES[name].command} --source fresh > logs/fresh/{name}.log 2>&1"
         )
         assert "kernels/build/libtaco.so" in outputs(jobs)
         done = snakemake(checkout, "--cores", "1", "--dry-run", "--", f"results/mini/{name}.jsonl")
         assert "MissingRuleException" in done.stderr + done.stdout
+
+
+def test_collectives_are_timed_on_the_transport_of_their_name() -> None:
+    host, kernels = recipes.GPU_MEASURES["collective-host"], recipes.GPU_MEASURES["codec_speed"]
+    assert host.command == (
+        "NCCL_P2P_DISABLE=1 torchrun --standalone --nproc-per-node 2 -m taco measure collective --transport host"
+    )
+    assert kernels.command == "python -m taco measure codec_speed"
+    for transport, settings in recipes.TRANSPORTS.items():
+        assert recipes.GPU_MEASURES[f"collective-{transport}"].environment == settings
+
+
+def test_a_logged_log_of_one_transport_is_enough_for_a_table(checkout: Path) -> None:
+    (checkout / "results" / "logged").mkdir(parents=True)
+    (checkout / "results" / "logged" / "collective-tcp.jsonl").write_text("{}\n")
+    made = outputs(planned(checkout))
+    assert {"results/logged/collective.csv", "figures/logged/collective.svg", "results/logged/claims.csv"} <= made
 
 
 def test_a_logged_log_of_kernels_becomes_a_table_and_a_figure(checkout: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from taco.bench import speed_case, speed_peers
+from taco.bench.peer_files import failure
 from taco.bench.speed_case import dtype_of, numel_of
 from taco.bench.speed_peers import Peer
 from taco.bench.speed_timer import GpuTimer, Timer, Timing, Work, gpu, sets_for
@@ -117,8 +118,8 @@ def _compared(peers: list[Peer], sizes: Sequence[int], grid: SpeedGrid, timer: T
             try:
                 timing, fields, copy = _beside_copy(_peer_work(peer, case, grid, timer), grid, timer)
             except Exception as error:  # whatever others' code raises, it is the answer for this arm
-                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                yield "failed", {"part": "operation", **asdict(case), "arm": peer.arm, "reason": reason, **told}
+                told["reason"] = failure(error)
+                yield "failed", {"part": "operation", **asdict(case), "arm": peer.arm, **told}
             else:
                 yield "row", _row(case, peer.arm, timing, **fields, **told)
                 yield "row", copy

@@ -19,7 +19,6 @@ every set of operands. torch times and captures on its current stream: what a ca
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taco.bench.peer_files import listed
 from taco.bench.speed_case import bytes_moved, numel_of, packet_bytes
 from taco.bench.speed_timer import Call, tensors_of
 from taco.codec import coder
@@ -65,13 +65,7 @@ class Peer:
 
 def load(path: Path) -> list[Peer]:
     """The arms of a file. Raises `ConfigError` for a missing file, another form, or an arm that is there twice."""
-    require(path.is_file(), f"no file {path}", "a Python file with ARMS", "its implementations are timed beside ours")
-    spec = importlib.util.spec_from_file_location("taco_bench_peers", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    arms = getattr(module, "ARMS", None)
-    require(isinstance(arms, list), f"{path} without a list ARMS", "that list", "it names the implementations")
-    return _checked([_peer(path, arm) for arm in arms])
+    return _checked([_peer(path, arm) for arm in listed(path, "ARMS")])
 
 
 def _peer(path: Path, arm: Any) -> Peer:

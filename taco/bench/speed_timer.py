@@ -156,8 +156,9 @@ class GpuTimer:
         torch.cuda.synchronize(self.device)
         calls = calls_for(work.nbytes, len(work.sets), 1e3 * start.elapsed_time(end) / len(work.sets))
         order = tuple(itertools.islice(itertools.cycle(work.sets), calls))
-        graph = None if _waits(order[0]) else _captured(order)
-        return graph or _Round(order, "eager")
+        found = None if waits(order[0]) else captured(order)
+        graph = _Graph(order, *found) if found else None
+        return graph if graph and graph.works() else _Round(order, "eager")
 
 
 class _Round:
@@ -191,7 +192,7 @@ class _Graph(_Round):
         return any(bool(t.view(torch.uint8).any()) for t in last)
 
 
-def _waits(call: Call) -> bool:
+def waits(call: Call) -> bool:
     """Whether the call waits for the device. To find out by a capture would leave that capture broken."""
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
@@ -210,17 +211,19 @@ def _end_capture() -> None:
         torch.zeros(1, device="cuda")
 
 
-def _captured(order: Sequence[Call]) -> _Graph | None:
-    """The calls as a graph; None where the driver refuses to capture them."""
+def captured(order: Sequence[Call], mode: str = "global") -> tuple[torch.cuda.CUDAGraph, list] | None:
+    """The calls as a graph, and their outputs; None where the driver refuses to capture them.
+
+    mode: whose unsafe calls end a capture: 'global', or 'thread_local' where other threads talk to the device.
+    """
     stream = torch.cuda.current_stream()
     graph, outputs = torch.cuda.CUDAGraph(), []
     try:
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode=mode):
             outputs.extend(call() for call in order)
     except RuntimeError:
         # a capture that fails leaves its own stream the current one
         torch.cuda.set_stream(stream)
         _end_capture()
         return None
-    made = _Graph(order, graph, outputs)
-    return made if made.works() else None
+    return graph, outputs

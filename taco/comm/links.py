@@ -20,8 +20,8 @@ from torch import Tensor
 from taco.comm.errors import CommError
 
 # the names up to and since torch 2.12
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 # ranks keep a group's own order, which only newer versions of torch can have; older ones sort the ranks of every group
 _OWN_ORDER = {"sort_ranks": False} if "sort_ranks" in inspect.signature(dist.new_group).parameters else {}
 
@@ -105,7 +105,7 @@ class GroupLink:
         [packet] = packets
         out = packet.new_empty(self.size * packet.numel())
         with self._journal.phase(f"{self._name}all-gather"):
-            _all_gather(out, packet, group=self.group)
+            all_gather_single(out, packet, group=self.group)
         self._journal.sent += (self.size - 1) * packet.nbytes
         return [out.view(self.size, -1)]
 
@@ -120,7 +120,7 @@ class GroupLink:
         [stack] = stacks
         out = torch.empty_like(stack[0])
         with self._journal.phase("uncompressed reduce-scatter"):
-            _reduce_scatter(out, stack.view(-1), group=self.group)
+            reduce_scatter_single(out, stack.view(-1), group=self.group)
         return [out]
 
 

@@ -1,19 +1,20 @@
-"""Named configurations: PRESETS (codecs), MODELS, RUNS, EXPERIMENTS, SPEED and CLAIMS. Free of torch.
+"""Named configurations: PRESETS (codecs), MODELS, RUNS, EXPERIMENTS, SPEED, COLLECTIVE and CLAIMS. Free of torch.
 
 A recipe is the only place where a number of an experiment is chosen.
 """
 
 from taco.recipes.claims import CLAIMS, Claim
 from taco.recipes.codecs import PRESETS, policy, preset
+from taco.recipes.collective import COLLECTIVE, TRANSPORTS, CollectiveCase, CollectiveGrid
 from taco.recipes.experiments import (
     CAPTURE_MEASURES,
     EXPERIMENTS,
-    GPU_MEASURES,
     MEASURES,
     SOURCES,
     Experiment,
     captures,
 )
+from taco.recipes.measures import GPU_MEASURES
 from taco.recipes.models import MODELS
 from taco.recipes.runs import RUNS, TP_CODECS
 from taco.recipes.speed import SPEED, SpeedCase, SpeedGrid
@@ -21,6 +22,7 @@ from taco.recipes.speed import SPEED, SpeedCase, SpeedGrid
 __all__ = [
     "CAPTURE_MEASURES",
     "CLAIMS",
+    "COLLECTIVE",
     "EXPERIMENTS",
     "GPU_MEASURES",
     "MEASURES",
@@ -30,7 +32,10 @@ __all__ = [
     "SOURCES",
     "SPEED",
     "TP_CODECS",
+    "TRANSPORTS",
     "Claim",
+    "CollectiveCase",
+    "CollectiveGrid",
     "Experiment",
     "SpeedCase",
     "SpeedGrid",

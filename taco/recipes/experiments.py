@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taco.recipes import runs
+from taco.recipes.collective import TRANSPORTS, log_name
+from taco.recipes.measures import GPU_MEASURES
 from taco.recipes.names import by_name
 
 SOURCES = ("mini", "logged", "fresh")
@@ -94,11 +96,15 @@ EXPERIMENTS: dict[str, Experiment] = by_name(
         title="How near each codec comes to the speed of a copy",
         gpu_measures=("codec_speed",),
     ),
+    Experiment(
+        name="collective",
+        title="How fast collectives are against the best uncompressed ones",
+        gpu_measures=tuple(log_name(transport) for transport in TRANSPORTS),
+    ),
 )
 
-# Measurement logs that read captured tensors, and those of kernels' times.
+# Measurement logs that read captured tensors, and every one.
 CAPTURE_MEASURES = ("codec_fidelity", "distribution", "ablation")
-GPU_MEASURES = ("codec_speed",)
 MEASURES = (*CAPTURE_MEASURES, "correctness", *GPU_MEASURES)
 
 

@@ -19,19 +19,15 @@ import torch.distributed as dist
 
 from taco.config import Run, require
 from taco.recipes import RUNS
+from taco.recipes.collective import TRANSPORTS
 
 RANKS_PER_CORE = 8
 # what makes NCCL take a slower way between the GPUs of one host
-NCCL_SETTINGS = {
-    "auto": {},
-    "host": {"NCCL_P2P_DISABLE": "1"},
-    "tcp": {
-        "NCCL_P2P_DISABLE": "1",
-        "NCCL_SHM_DISABLE": "1",
-        "NCCL_IB_DISABLE": "1",
-        "NCCL_SOCKET_IFNAME": "lo",
-    },
-}
+NCCL_SETTINGS = {"auto": TRANSPORTS["nvlink"], "host": TRANSPORTS["host"], "tcp": TRANSPORTS["tcp"]}
+# what keeps NCCL off a faster way than the one that is named
+SLOWER = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
+# seconds that an operation of a measurement may take: the first one sets up every connection
+MEASURE_S = 120.0
 # resident memory of one rank before the model: Python and torch (measured: 330 MB with torch 2.13+cpu)
 BASE_BYTES = 350 << 20
 
@@ -171,15 +167,65 @@ def world(run: Run, env: Mapping[str, str], *, device: str = "auto", threads: in
         torch.cuda.set_device(here.device)
     else:
         use_threads(threads)
+    # NCCL reads the process's environment and nothing else
+    os.environ.update(NCCL_SETTINGS[here.transport] if here.size > 1 and here.backend == "nccl" else {})
+    with _group(here, run.train.timeout_s) as joined:
+        yield joined
+
+
+@contextmanager
+def _group(here: World, timeout_s: float) -> Iterator[World]:
+    """`here` with the process group of its ranks, up while the context lasts; nothing but `here` for one rank."""
     if here.size == 1:
         yield here
         return
-    # NCCL reads the process's environment and nothing else
-    os.environ.update(NCCL_SETTINGS[here.transport] if here.backend == "nccl" else {})
-    timeout = timedelta(seconds=run.train.timeout_s)
+    timeout = timedelta(seconds=timeout_s)
     store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
     bound = here.device if here.device.type == "cuda" else None
     dist.init_process_group(here.backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=bound)
     yield replace(here, store=dist.PrefixStore("taco", store))
     # only after success: NCCL would wait in here for the peers of a failed rank
     dist.destroy_process_group()
+
+
+def check_transport(transport: str, env: Mapping[str, str]) -> None:
+    """Raise `ConfigError` unless `env` makes NCCL take this key of `TRANSPORTS`; gloo has one way and fits any."""
+    if transport not in TRANSPORTS:
+        return
+    wanted = TRANSPORTS[transport]
+    free = [name for name in SLOWER if name not in wanted]
+    wrong = [name for name in wanted if env.get(name) != wanted[name]]
+    wrong += [name for name in free if env.get(name, "0") != "0"]
+    require(
+        not wrong,
+        ", ".join(f"{name}={env[name]}" if name in env else f"no {name}" for name in wrong),
+        ", ".join([*(f"{name}={value}" for name, value in wanted.items()), *(f"no {name}" for name in free)]),
+        f"NCCL takes its way from the environment, and the log says that it was {transport}",
+    )
+
+
+@contextmanager
+def measuring(env: Mapping[str, str], transport: str) -> Iterator[World]:
+    """The ranks that torchrun has started for a measurement: one a GPU, on the CPU where the transport is gloo.
+
+    transport: a key of `TRANSPORTS` that `env` must agree with, or 'gloo'. Every operation waits at most MEASURE_S.
+    Raises `ConfigError` before any rank waits for another.
+    """
+    check_transport(transport, env)
+    ranks = ranks_from(env)
+    size, local_size = ranks.get("size", 1), ranks.get("local_size", 1)
+    again = f"`torchrun --nproc-per-node 2 -m taco measure collective --transport {transport}`"
+    require(size > 1, "one rank", f"at least 2: {again}", "a collective is of several")
+    on_gpus = transport != "gloo"
+    if on_gpus:
+        gpus = torch.cuda.device_count()
+        require(local_size <= gpus, f"{local_size} ranks on {gpus} GPUs", "a GPU for every rank", "NCCL needs one each")
+    here = World(
+        device=torch.device("cuda", ranks["local_rank"]) if on_gpus else torch.device("cpu"),
+        transport="auto" if transport not in NCCL_SETTINGS else transport,
+        **ranks,
+    )
+    if on_gpus:
+        torch.cuda.set_device(here.device)
+    with _group(here, MEASURE_S) as joined:
+        yield joined

@@ -69,7 +69,7 @@ class FakeCuda:
                     call()
 
         @contextmanager
-        def graph(made: CUDAGraph) -> Iterator[None]:
+        def graph(made: CUDAGraph, capture_error_mode: str = "global") -> Iterator[None]:
             made.calls = fake.capturing = []
             fake.stream = "capture"
             yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import collective_logs
 import paper_logs
 import pytest
 
@@ -17,6 +18,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     paper_logs.all_logs(folder / "mini")
     paper_logs.write(folder / "fresh" / "codec_speed.jsonl", paper_logs.speed_rows(), **paper_logs.GPU)
+    collective_logs.all_logs(folder / "fresh")
     for name in EXPERIMENTS:
         tables.make(name, paper_logs.source_of(name), folder)
     return folder

@@ -9,7 +9,18 @@ from taco.config import ConfigError, Data, Model, Parallel, Run
 from taco.models import build
 from taco.models.flops import parameters
 from taco.recipes import RUNS
-from taco.train.launch import BASE_BYTES, World, check_world, command, pick_device, ranks_from, state_bytes, world
+from taco.train.launch import (
+    BASE_BYTES,
+    World,
+    check_transport,
+    check_world,
+    command,
+    measuring,
+    pick_device,
+    ranks_from,
+    state_bytes,
+    world,
+)
 
 MODEL = Model(name="tiny", arch="gpt", layers=4, hidden=64, heads=8, kv_heads=8, ffn=256, vocab=512, max_seq=32)
 MACHINE = {"device": "cpu", "gpus": 0, "cores": 2, "memory": 16 << 30}
@@ -100,3 +111,39 @@ def test_one_rank_needs_no_process_group():
             assert here.agree(lambda: 3) == 3
     finally:
         torch.set_num_threads(before)
+
+
+SLOW = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+@pytest.mark.parametrize(
+    ("transport", "env"),
+    [
+        ("nvlink", {}), ("nvlink", {"NCCL_P2P_DISABLE": "0", "NCCL_IB_DISABLE": "1", "NCCL_DEBUG": "WARN"}),
+        ("host", {"NCCL_P2P_DISABLE": "1"}), ("tcp", SLOW), ("gloo", SLOW), ("gloo", {}),
+    ],
+)  # fmt: skip
+def test_an_environment_that_fits_its_transport_passes(transport: str, env: dict):
+    check_transport(transport, env)
+
+
+@pytest.mark.parametrize(
+    ("transport", "env", "told"),
+    [
+        ("nvlink", {"NCCL_P2P_DISABLE": "1"}, "got NCCL_P2P_DISABLE=1; need no NCCL_P2P_DISABLE, no NCCL_SHM_DISABLE;"),
+        ("host", {}, "got no NCCL_P2P_DISABLE; need NCCL_P2P_DISABLE=1, no NCCL_SHM_DISABLE; because"),
+        ("host", SLOW, "got NCCL_SHM_DISABLE=1; need"),
+        ("tcp", SLOW | {"NCCL_SOCKET_IFNAME": "eth0"}, "got NCCL_SOCKET_IFNAME=eth0; need"),
+    ],
+)
+def test_an_environment_of_another_transport_is_refused(transport: str, env: dict, told: str):
+    with pytest.raises(ConfigError) as error:
+        check_transport(transport, env)
+    assert told in str(error.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_a_measurement_of_gpus_needs_one_for_each_rank():
+    env = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    with pytest.raises(ConfigError, match="got 2 ranks on 0 GPUs"), measuring(env, "nvlink"):
+        pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from taco.paper.claims import speed
+from taco.paper.claims import collective, speed
 from taco.paper.claims.verdict import FAILS, UNTESTABLE, Tables, Verdict, absent, finite, judged
 from taco.paper.table import Cells, number
 from taco.paper.tables.load import mean, median
@@ -253,6 +253,10 @@ RULES: dict[str, Callable[[Claim, Tables], Verdict]] = {
     "fused-operator": fused_operator,
     "operator-speed": speed.operator_speed,
     "faster-than-released": speed.faster_than_released,
+    "all-reduce-nvlink": collective.all_reduce("nvlink"),
+    "all-reduce-host": collective.all_reduce("host"),
+    "all-reduce-tcp": collective.all_reduce("tcp"),
+    "rank-identical": collective.rank_identical,
     "rank-identity": _released("rank-identity"),
     "non-finite": _released("non-finite"),
     "tails": _released("tail"),

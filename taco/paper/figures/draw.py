@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib
 
 from taco.paper import style
-from taco.paper.figures import ablation, codecs, rules, speed, training
+from taco.paper.figures import ablation, codecs, collective, rules, speed, training
 from taco.paper.table import read_table
 from taco.paper.tables.load import experiment
 
@@ -20,6 +20,7 @@ FIGURES = {
     "ablation": ablation.ablation,
     "correctness": rules.correctness,
     "codec_speed": speed.codec_speed,
+    "collective": collective.collective,
 }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from taco.paper.table import read_table, write_table
-from taco.paper.tables import ablation, measures, speed, training
+from taco.paper.tables import ablation, collective, measures, speed, training
 from taco.paper.tables.load import experiment, read_logs
 from taco.recipes import EXPERIMENTS, SOURCES
 
@@ -25,6 +25,7 @@ TABLES = {
     "ablation": ablation.ablation,
     "correctness": measures.correctness,
     "codec_speed": speed.codec_speed,
+    "collective": collective.collective,
 }
 
 

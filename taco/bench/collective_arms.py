@@ -1,0 +1,191 @@
+"""The ways to run a collective that are timed beside each other.
+
+arm             codecs          what runs
+nccl, gloo      none            torch.distributed into preallocated memory; all_reduce in place
+symm-two-shot   none            torch's kernel over symmetric memory, in place
+symm-one-shot   none            the same, each rank reading everything
+fused           none and each   `taco.comm.fused`: our kernel over symmetric memory
+unfused         each            `taco.comm.Communicator`: our packets, carried by the backend
+others          their own       a file of peers
+
+symm-* and fused need GPUs that address each other: they run over nvlink only. None of these kernels uses NVLink
+multicast; NCCL may, unless NCCL_NVLS_ENABLE=0 forbids it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import _symmetric_memory as symmetric_memory
+
+from taco.bench.collective_case import bytes_of, dtype_of, numel_of, sets_of
+from taco.bench.collective_peers import CollectivePeer
+from taco.bench.collective_timer import Ready
+from taco.bench.peer_files import failure
+from taco.comm import Communicator, fused, wire_bytes
+from taco.comm.links import all_gather_single, reduce_scatter_single
+from taco.config import require
+from taco.recipes import CollectiveCase, CollectiveGrid, preset
+from taco.recipes.collective import FUSED, UNFUSED
+from taco.train.launch import World
+
+SHOTS = {"two-shot": "two_shot_all_reduce_", "one-shot": "one_shot_all_reduce"}
+"""Arms symm-* and their operators."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One way to run a case. make: inputs [sets, numel] of this rank, which it must not change -> the calls on them.
+
+    graph: whether a CUDA graph may hold its calls. wire_bytes: what one rank sends in a call, None where only its
+    author knows. source, note: a peer's.
+    """
+
+    name: str
+    codec: str
+    make: Callable[[Tensor], Ready]
+    graph: bool
+    wire_bytes: int | None
+    source: str = ""
+    note: str = ""
+
+
+class Arms:
+    """Every arm of a grid on these ranks; communicators and symmetric memory are made once, when first needed.
+
+    l2_bytes: as in `sets_of`. All methods and the arms that they return are collective over the default group.
+    """
+
+    def __init__(self, grid: CollectiveGrid, here: World, l2_bytes: int, peers: list[CollectivePeer]) -> None:
+        self.grid, self.here, self.peers, self._l2_bytes = grid, here, peers, l2_bytes
+        self._communicators: dict[str, Communicator] = {}
+        self._fused: dict[str, fused.Fused | str] = {}
+        self._symmetric: Tensor | None = None
+
+    def of(self, case: CollectiveCase) -> list[Arm]:
+        """The arms of a case, in the order of their rows."""
+        nvlink = self.grid.transport == "nvlink"
+        arms = [self._backend(case)]
+        if nvlink and case.collective == "all_reduce":
+            arms += [self._symm(case, shots) for shots in SHOTS]
+        if nvlink:
+            arms += [self._our_kernel(case, codec) for codec in ("none", *case.codecs)]
+        arms += [self._packets(case, codec) for codec in case.codecs]
+        return arms + [self._peer(case, peer) for peer in self.peers if peer.collective == case.collective]
+
+    def _sent(self, case: CollectiveCase, codec: str) -> int:
+        numel, size = numel_of(case, self.here.size), self.here.size
+        return wire_bytes(case.collective, "auto", numel, dtype_of(case), size, preset(codec))
+
+    # --- uncompressed --------------------------------------------------------------------------------
+
+    def _backend(self, case: CollectiveCase) -> Arm:
+        size = self.here.size
+
+        def in_place(xs: Tensor) -> Ready:
+            buffers = xs.clone()
+            return Ready(calls=tuple(partial(_reduced, x) for x in buffers), reset=lambda: buffers.copy_(xs))
+
+        def into(xs: Tensor) -> Ready:
+            gathers = case.collective == "all_gather"
+            outs = xs.new_empty(len(xs), xs.shape[1] * size if gathers else xs.shape[1] // size)
+            run = _gathered if gathers else _scattered
+            return Ready(calls=tuple(partial(run, out, x) for out, x in zip(outs, xs, strict=True)))
+
+        return Arm(
+            name=self.here.backend,
+            codec="none",
+            make=in_place if case.collective == "all_reduce" else into,
+            graph=True,
+            wire_bytes=self._sent(case, "none"),
+        )
+
+    def _symm(self, case: CollectiveCase, shots: str) -> Arm:
+        def make(xs: Tensor) -> Ready:
+            buffers = self._shared(xs, list(SHOTS).index(shots))
+            op, group = getattr(torch.ops.symm_mem, SHOTS[shots]), dist.group.WORLD.group_name
+            return Ready(calls=tuple(partial(op, x, "sum", group) for x in buffers), reset=lambda: buffers.copy_(xs))
+
+        # the one-shot kernel reads the whole tensor of every peer
+        nbytes = bytes_of(case, self.here.size)
+        sent = self._sent(case, "none") if shots == "two-shot" else (self.here.size - 1) * nbytes
+        return Arm(name=f"symm-{shots}", codec="none", make=make, graph=True, wire_bytes=sent)
+
+    def _shared(self, xs: Tensor, place: int) -> Tensor:
+        """Symmetric memory in the shape of xs, the same on all ranks; one piece serves every case.
+
+        place: an arm's own part of it, whose results the other's operands must not overwrite.
+        """
+        if self._symmetric is None:
+            cases = [c for c in self.grid.cases() if c.collective == "all_reduce"]
+            size = self.here.size
+            most = max(sets_of(c, size, self._l2_bytes) * numel_of(c, size) for c in cases)
+            made = symmetric_memory.empty(len(SHOTS), most, dtype=xs.dtype, device=xs.device)
+            symmetric_memory.rendezvous(made, dist.group.WORLD)
+            self._symmetric = made
+        return self._symmetric[place, : xs.numel()].view(xs.shape)
+
+    # --- ours ----------------------------------------------------------------------------------------
+
+    def _our_kernel(self, case: CollectiveCase, codec: str) -> Arm:
+        def make(xs: Tensor) -> Ready:
+            ours = self._kernels(codec)
+            run = getattr(ours, case.collective)
+            return Ready(calls=tuple(partial(run, x) for x in xs), check=ours.check)
+
+        return Arm(name=FUSED, codec=codec, make=make, graph=True, wire_bytes=self._sent(case, codec))
+
+    def _kernels(self, codec: str) -> fused.Fused:
+        """The kernels of a codec. Raises `ConfigError` where they cannot run: what failed once is not tried again."""
+        if codec not in self._fused:
+            config, device = preset(codec), self.here.device
+            reason = fused.why_not(config, dist.group.WORLD, device)
+            try:
+                self._fused[codec] = reason or fused.Fused(dist.group.WORLD, config, device=device)
+            except Exception as error:  # its reason is told at every size
+                self._fused[codec] = failure(error)
+        found = self._fused[codec]
+        refused = isinstance(found, str)
+        require(not refused, f"codec {codec} in the fused kernels", "ranks and a codec that they serve", str(found))
+        return found
+
+    def _packets(self, case: CollectiveCase, codec: str) -> Arm:
+        def make(xs: Tensor) -> Ready:
+            if codec not in self._communicators:
+                self._communicators[codec] = Communicator(None, preset(codec), role="measure")
+            run = getattr(self._communicators[codec], case.collective)
+            return Ready(calls=tuple(partial(run, x) for x in xs))
+
+        return Arm(name=UNFUSED, codec=codec, make=make, graph=False, wire_bytes=self._sent(case, codec))
+
+    # --- others --------------------------------------------------------------------------------------
+
+    def _peer(self, case: CollectiveCase, peer: CollectivePeer) -> Arm:
+        def make(xs: Tensor) -> Ready:
+            buffers = xs.clone()
+            run = peer.make(dist.group.WORLD, xs.shape[1], self.here.device)
+            return Ready(calls=tuple(partial(run, x) for x in buffers), reset=lambda: buffers.copy_(xs))
+
+        return Arm(
+            name=peer.name, codec=peer.codec, make=make, graph=True, wire_bytes=None, source=peer.source, note=peer.note
+        )
+
+
+def _reduced(x: Tensor) -> Tensor:
+    dist.all_reduce(x)
+    return x
+
+
+def _scattered(out: Tensor, x: Tensor) -> Tensor:
+    reduce_scatter_single(out, x)
+    return out
+
+
+def _gathered(out: Tensor, x: Tensor) -> Tensor:
+    all_gather_single(out, x)
+    return out

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from taco.comm.collectives import Collectives, Observer
-from taco.comm.links import Journal, Links
+from taco.comm.links import Journal, Links, Transfer, Waiting
 from taco.comm.meter import Meter
 from taco.config import Codec
 
 
-class VirtualLink:
+class VirtualLink(Waiting):
     """`Link` and `Plain` of ranks in this process. groups: sets of ranks that exchange among themselves."""
 
     def __init__(self, groups: Sequence[Sequence[int]], journal: Journal) -> None:
@@ -25,22 +25,22 @@ class VirtualLink:
         self._count = sum(map(len, groups))
         self._journal = journal
 
-    def all_to_all(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+    def start_all_to_all(self, stacks: Sequence[Tensor], *, overlap: bool = False) -> Transfer:
         out: list[Tensor] = [stacks[0]] * self._count
         for group in self._groups:
             for place, rank in enumerate(group):
                 out[rank] = torch.stack([stacks[source][place] for source in group])
         self._journal.sent += (len(self._groups[0]) - 1) * stacks[0][0].nbytes
-        return out
+        return lambda: out
 
-    def all_gather(self, packets: Sequence[Tensor]) -> list[Tensor]:
+    def start_all_gather(self, packets: Sequence[Tensor], *, overlap: bool = False) -> Transfer:
         out: list[Tensor] = [packets[0]] * self._count
         for group in self._groups:
             gathered = torch.stack([packets[source] for source in group])
             for rank in group:
                 out[rank] = gathered
         self._journal.sent += (len(self._groups[0]) - 1) * packets[0].nbytes
-        return out
+        return lambda: out
 
     def all_reduce(self, parts: Sequence[Tensor]) -> Tensor:
         return _sum(parts)

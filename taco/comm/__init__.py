@@ -6,8 +6,9 @@ meter.totals()                              # {"tp_forward": {"wire": bytes, "ra
 """
 
 from taco.comm.collectives import Communicator
+from taco.comm.crossover import Crossover
 from taco.comm.errors import CommError
 from taco.comm.meter import Meter, wire_bytes, wire_phases
 from taco.comm.virtual import VirtualCommunicator
 
-__all__ = ["CommError", "Communicator", "Meter", "VirtualCommunicator", "wire_bytes", "wire_phases"]
+__all__ = ["CommError", "Communicator", "Crossover", "Meter", "VirtualCommunicator", "wire_bytes", "wire_phases"]

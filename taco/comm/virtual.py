@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from taco.comm.collectives import Collectives, Observer
+from taco.comm.crossover import Crossover
+from taco.comm.layout import SLICE_BYTES
 from taco.comm.links import Journal, Links, Transfer, Waiting
 from taco.comm.meter import Meter
+from taco.comm.select import check_selection
 from taco.config import Codec
 
 
@@ -78,11 +81,14 @@ class VirtualCommunicator(Collectives):
         node_size: int = 0,
         observer: Observer | None = None,
         seed: int = 0,
+        slice_bytes: int = SLICE_BYTES,
+        crossover: Crossover | None = None,
     ) -> None:
         super().__init__(
             0, ways, codec, role=role, meter=meter, min_bytes=min_bytes, algorithm=algorithm,
-            node_size=node_size, observer=observer, seed=seed,
+            node_size=node_size, observer=observer, seed=seed, slice_bytes=slice_bytes, crossover=crossover,
         )  # fmt: skip
+        check_selection("off", crossover, codec, ways, self._node_size(), algorithm)
         ranks = tuple(range(ways))
         world = VirtualLink([ranks], self._journal)
         self._links = Links(ranks, world, world)

@@ -7,6 +7,7 @@ meter.totals()                              # {"tp_forward": {"wire": bytes, "ra
 
 from taco.comm.communicator import Communicator
 from taco.comm.crossover import Crossover
+from taco.comm.crossover_measure import measure as measure_crossover
 from taco.comm.errors import CommError
 from taco.comm.meter import Meter, wire_bytes, wire_phases
 from taco.comm.pending import Pending
@@ -19,6 +20,7 @@ __all__ = [
     "Meter",
     "Pending",
     "VirtualCommunicator",
+    "measure_crossover",
     "wire_bytes",
     "wire_phases",
 ]

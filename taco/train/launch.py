@@ -167,16 +167,23 @@ def world(run: Run, env: Mapping[str, str], *, device: str = "auto", threads: in
         cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     )
+    if here.device.type != "cuda":
+        use_threads(threads)
+    with connected(here, run.train.timeout_s) as here:
+        yield here
+
+
+@contextmanager
+def connected(here: World, timeout_s: float) -> Iterator[World]:
+    """The process group of these ranks, up while the context lasts. Every operation waits at most `timeout_s`."""
     if here.device.type == "cuda":
         torch.cuda.set_device(here.device)
-    else:
-        use_threads(threads)
     if here.size == 1:
         yield here
         return
     # NCCL reads the process's environment and nothing else
     os.environ.update(NCCL_SETTINGS[here.transport] if here.backend == "nccl" else {})
-    timeout = timedelta(seconds=run.train.timeout_s)
+    timeout = timedelta(seconds=timeout_s)
     store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
     bound = here.device if here.device.type == "cuda" else None
     dist.init_process_group(here.backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=bound)

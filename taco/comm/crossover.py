@@ -27,14 +27,22 @@ import torch
 
 from taco.comm.machine import device_name
 from taco.config import Codec, ConfigError, codec_from_dict, require, to_dict
+from taco.config.check import one_of
 
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 UNCOMPRESSED = ("uncompressed", "symmetric", "symmetric_one_shot", "fused_uncompressed")
 COMPRESSED = ("unfused", "fused")
 MEASURED = UNCOMPRESSED + COMPRESSED
+SYMMETRIC_PATHS = ("symmetric", "symmetric_one_shot")
 FUSED_PATHS = ("fused", "fused_uncompressed")
 VERSION = 1
 # a compressed path must have been measured this much faster: a noise of 2% in either time then costs 2% at most
 CLEARLY = 0.98
+
+
+def exists(path: str, collective: str) -> bool:
+    """Whether a collective has a path: torch's symmetric ones are all-reduces."""
+    return path in MEASURED and (collective == "all_reduce" or path not in SYMMETRIC_PATHS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +88,7 @@ def key_here(
 class Crossover:
     """Median microseconds: times[collective][size in bytes][path]. provenance: date, hardware, commit, as text.
 
-    Raises ConfigError for an unknown path, no sizes, or times that are not positive.
+    Raises ConfigError for an unknown collective or path, no sizes, or times that are not positive.
     """
 
     key: Key
@@ -89,12 +97,13 @@ class Crossover:
 
     def __post_init__(self) -> None:
         for collective, by_size in self.times.items():
+            one_of("collective", collective, COLLECTIVES, "these are measured")
             require(bool(by_size), f"no sizes of {collective}", "at least one", "a choice compares times")
             for size, by_path in by_size.items():
                 require(
-                    any(path in UNCOMPRESSED for path in by_path) and set(by_path) <= set(MEASURED),
+                    any(path in UNCOMPRESSED for path in by_path) and all(exists(p, collective) for p in by_path),
                     f"paths {sorted(by_path)} of {collective} at {size} bytes",
-                    f"an uncompressed one at least, of {', '.join(MEASURED)}",
+                    f"an uncompressed one at least, of {', '.join(p for p in MEASURED if exists(p, collective))}",
                     "compression must have something to beat",
                 )
                 require(

@@ -11,13 +11,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from taco.comm.communicator import Communicator
-from taco.comm.crossover import FUSED_PATHS, UNCOMPRESSED, Crossover, Key, key_here
+from taco.comm.crossover import COLLECTIVES, FUSED_PATHS, Crossover, Key, exists, key_here
 from taco.comm.links import Journal
 from taco.comm.peers import Peers
 from taco.comm.select import PEER_PATHS, spans_nodes
 from taco.config import NONE, Codec, NoCodec, require
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 SIZES = tuple(1 << power for power in range(14, 29))
 ROLE = "crossover"
 WARM_UP = 3
@@ -64,7 +63,7 @@ def measure(
             break
         for collective in collectives:
             x = _operand(collective, size, world_size, device, dtype)
-            calls = {p: _call(comm, collective, x) for p, comm in paths.items() if _has(p, collective)}
+            calls = {p: _call(comm, collective, x) for p, comm in paths.items() if exists(p, collective)}
             times[collective][size] = _medians(calls, together, repeats)
         say(f"{size} bytes: {time.perf_counter() - start:.0f} s so far")
         if together.worst(time.perf_counter() - start) > limit_s:
@@ -104,11 +103,6 @@ def _paths(
 def _only(key: Key, path: str) -> Crossover:
     """A table in which an all-reduce has one path."""
     return Crossover(key=key, times={"all_reduce": {1: {path: 1.0}}})
-
-
-def _has(path: str, collective: str) -> bool:
-    """Whether a path exists for a collective: torch's symmetric ones are all-reduces."""
-    return collective == "all_reduce" or path not in UNCOMPRESSED or path in ("uncompressed", *FUSED_PATHS)
 
 
 def _operand(collective: str, size: int, world_size: int, device: torch.device, dtype: torch.dtype) -> Tensor:

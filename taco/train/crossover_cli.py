@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from taco.comm.crossover import COMPRESSED, MEASURED, Crossover
-from taco.comm.crossover_measure import COLLECTIVES, SIZES, measure
+from taco.comm.crossover import COLLECTIVES, COMPRESSED, MEASURED, Crossover
+from taco.comm.crossover_measure import SIZES, measure
 from taco.config import require
 from taco.config.grid import TRANSPORTS
 from taco.recipes import preset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from taco.comm import Crossover
-from taco.comm.crossover import key_here
+from taco.comm.crossover import COLLECTIVES, exists, key_here
 from taco.config import Codec
 from taco.recipes import preset
 
@@ -19,12 +19,15 @@ def table(
     codec: Codec | None = None,
     world_size: int = 2,
     dtype: torch.dtype = torch.float32,
-    collectives: tuple[str, ...] = ("all_reduce", "reduce_scatter", "all_gather"),
     node_size: int = 0,
 ) -> Crossover:
-    """A table of this machine's CPU with the same times for every collective."""
+    """A table of this machine's CPU with the same times for every collective, as far as it has the path."""
     key = key_here(CPU, "auto", world_size, codec or preset("int8"), dtype, node_size)
-    return Crossover(key=key, times=dict.fromkeys(collectives, times), provenance={"date": "today"})
+    by_collective = {
+        collective: {size: {p: us for p, us in paths.items() if exists(p, collective)} for size, paths in times.items()}
+        for collective in COLLECTIVES
+    }
+    return Crossover(key=key, times=by_collective, provenance={"date": "today"})
 
 
 def two_paths(small: float, large: float) -> Crossover:

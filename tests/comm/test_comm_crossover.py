@@ -187,3 +187,11 @@ def test_a_table_under_another_name_is_refused(tmp_path: Path) -> None:
 def test_tables_that_cannot_choose_are_refused(times: dict, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         Crossover(key=two_paths(1, 1).key, times={"all_reduce": times})
+
+
+def test_collectives_and_paths_that_do_not_exist_are_refused() -> None:
+    key = two_paths(1, 1).key
+    with pytest.raises(ConfigError, match="got collective='all_to_all'; need one of all_reduce"):
+        Crossover(key=key, times={"all_to_all": {1: {"uncompressed": 1.0}}})
+    with pytest.raises(ConfigError, match="of uncompressed, fused_uncompressed, unfused, fused; because"):
+        Crossover(key=key, times={"all_gather": {1: {"uncompressed": 1.0, "symmetric": 1.0}}})

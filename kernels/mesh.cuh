@@ -11,21 +11,12 @@
 namespace taco {
 
 // A packet is decoded so many turns after its chunk's own was sent: the time for it to travel (README.md).
-#ifndef TACO_LAG
-#define TACO_LAG 2
-#endif
-#ifndef TACO_PIPES
-#define TACO_PIPES 4
-#endif
-constexpr int kLag = TACO_LAG;
+constexpr int kLag = 2;
 // Whoever sends turn t has packets of turn t - 1 - kLag from every peer, which then had decoded turn t - 2 - 2 kLag.
-#ifndef TACO_SLOTS
-#define TACO_SLOTS 8
-#endif
-constexpr int kSlots = TACO_SLOTS;
+constexpr int kSlots = 8;
 static_assert(kSlots >= 2 * kLag + 2 && (kSlots & (kSlots - 1)) == 0, "see above; turns wrap around at 2^32");
 
-constexpr int kMaxPipes = TACO_PIPES;  // pipelines of a block: the 16 warps that compute leave each of their threads 96 registers
+constexpr int kMaxPipes = 4;  // pipelines of a block: the 16 warps that compute leave each of their threads 96 registers
 
 constexpr int kBroken = 0, kCalls = 1, kHeader = 32;  // words; all calls after one that timed out give NaN
 constexpr int kPhases = 2;                           // packets of the tensors, packets of their sums

@@ -134,6 +134,14 @@ def _data(args: argparse.Namespace) -> int:
     return importlib.import_module("taco.train.data_cli").run(args) or 0
 
 
+def _crossover_arguments(parser: argparse.ArgumentParser) -> None:
+    importlib.import_module("taco.train.crossover_cli").add_arguments(parser)
+
+
+def _crossover(args: argparse.Namespace) -> int:
+    return importlib.import_module("taco.train.crossover_cli").run(args, os.environ)
+
+
 def _paper(module: str) -> Callable[[Sequence[str]], int]:
     """A command whose module parses the arguments itself."""
     return lambda argv: importlib.import_module(f"taco.paper.{module}").main(argv) or 0
@@ -144,6 +152,7 @@ COMMANDS: dict[str, tuple[str, Callable | None, Callable]] = {
     "train": ("train a run; under torchrun for more than one rank", _train_arguments, _train),
     "data": ("turn text, JSONL or parquet into tokens", None, _data),
     "measure": ("measure codecs and collectives", _measure_arguments, _measure),
+    "crossover": ("measure from which size on compression pays; under torchrun", _crossover_arguments, _crossover),
     "recipes": ("list and show runs, experiments, models and codecs", _recipes_arguments, _recipes),
     "kernels": ("build the CUDA kernels", _kernels_arguments, _kernels),
 }

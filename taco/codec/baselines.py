@@ -18,6 +18,7 @@ class NoCoder(Coder):
     """The tensor's own bytes, padded to 16."""
 
     linear: ClassVar[bool] = True
+    sliceable = True
     config: NoCodec
 
     def nbytes(self, numel: int, dtype: torch.dtype) -> int:
@@ -39,6 +40,7 @@ class CastCoder(Coder):
     """Round to FP8 as it is: larger values saturate, NaN and Inf become NaN."""
 
     linear: ClassVar[bool] = True
+    sliceable = True
     config: CastCodec
 
     def nbytes(self, numel: int, dtype: torch.dtype) -> int:

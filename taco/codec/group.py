@@ -23,6 +23,7 @@ class GroupCoder(KernelCoder):
     def __init__(self, config: GroupCodec, backend: str = "auto") -> None:
         super().__init__(config, backend)
         self.align = config.group
+        self.sliceable = config.rounding == "nearest"  # noise depends on an element's place in the message
         self._number = cuda.number(config)
         self._stochastic = config.rounding == "stochastic"
         self._sizes: dict[int, int] = {}

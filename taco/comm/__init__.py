@@ -5,9 +5,22 @@ y = comm.all_reduce(x)                      # bit-identical on every rank
 meter.totals()                              # {"tp_forward": {"wire": bytes, "raw": bytes, "messages": 1}}
 """
 
-from taco.comm.collectives import Communicator
+from taco.comm.communicator import Communicator
+from taco.comm.crossover import Crossover
+from taco.comm.crossover_measure import measure as measure_crossover
 from taco.comm.errors import CommError
 from taco.comm.meter import Meter, wire_bytes, wire_phases
+from taco.comm.pending import Pending
 from taco.comm.virtual import VirtualCommunicator
 
-__all__ = ["CommError", "Communicator", "Meter", "VirtualCommunicator", "wire_bytes", "wire_phases"]
+__all__ = [
+    "CommError",
+    "Communicator",
+    "Crossover",
+    "Meter",
+    "Pending",
+    "VirtualCommunicator",
+    "measure_crossover",
+    "wire_bytes",
+    "wire_phases",
+]

@@ -5,78 +5,139 @@
 
 Sources: TACO, arXiv 2604.24088, and its published code (one-shot, two-shot); SDP4Bit, arXiv 2410.15526 (hierarchical).
 Every rank ends with the same bits: the owner of a chunk uses its decoded value too, and sums run in rank order in fp32.
+
+slices: a message is cut at the same places of every chunk into so many slices that travel one after another, each
+encoded while the one before is on its way (taco/comm/slices.py). Cuts lie between groups, so they change no bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from taco.codec.base import Coder
 from taco.comm import hierarchical
-from taco.comm.layout import chunk_sizes, slot_bytes
-from taco.comm.links import Links
-from taco.comm.numerics import decode_parts, encode_stacks, mix_seed, resum_stacks, rows, sum_parts
+from taco.comm.layout import chunk_sizes, cut_sizes, slice_cuts, slot_bytes
+from taco.comm.links import Links, Transfer
+from taco.comm.numerics import decode_parts, encode_stacks, joined, mix_seed, resum_stacks, rows, sum_parts
+from taco.comm.slices import Piece, in_slices
 
 
-def all_reduce(path: str, links: Links, coder: Coder, flats: Sequence[Tensor], world_size: int, seed: int) -> Tensor:
+def all_reduce(
+    path: str, links: Links, coder: Coder, flats: Sequence[Tensor], world_size: int, seed: int, slices: int = 1
+) -> Tensor:
     """Sum of [numel] over the ranks: [numel], the same on every rank. path: 'one_shot', 'two_shot', 'hierarchical'."""
     numel, dtype = flats[0].numel(), flats[0].dtype
     if path == "one_shot":
-        return _one_shot(links, coder, flats, seed)
+        return _one_shot(links, coder, flats, seed, slices)
     sizes = chunk_sizes(numel, world_size, coder.align)
     parts = [flat.split(sizes) for flat in flats]
     if path == "hierarchical":
         packets = hierarchical.all_reduce(links, coder, parts, sizes, seed)
-    else:
-        packets = _two_shot(links, coder, parts, sizes, seed)
-    return torch.cat(decode_parts(coder, packets, sizes, dtype))
+        return joined(decode_parts(coder, packets, sizes, dtype))
+    return joined(_two_shot(links, coder, parts, sizes, seed, slices))
 
 
-def _one_shot(links: Links, coder: Coder, flats: Sequence[Tensor], seed: int) -> Tensor:
+def _one_shot(links: Links, coder: Coder, flats: Sequence[Tensor], seed: int, slices: int) -> Tensor:
     """encode [numel] -> all-gather [N, P] -> decode and sum [numel]."""
-    packets = coder.encode_rows(rows(flats), [mix_seed(seed, r) for r in links.ranks])
-    gathered = links.world.all_gather(list(packets))[0]
-    return sum_parts(coder, gathered, flats[0].numel(), flats[0].dtype)
+    numel, dtype = flats[0].numel(), flats[0].dtype
+    cuts = slice_cuts(coder, [numel], slices)
+    seeds = [mix_seed(seed, r) for r in links.ranks]
+
+    def piece(cut: slice) -> Piece:
+        packets = coder.encode_rows(rows([flat[cut] for flat in flats]), seeds)
+        transfer = links.world.start_all_gather(list(packets), overlap=len(cuts) > 1)
+        yield
+        return [sum_parts(coder, transfer()[0], cut.stop - cut.start, dtype)]
+
+    return in_slices(cuts, [numel], piece, flats[0])[0]
 
 
-def _two_shot(links: Links, coder: Coder, parts: Sequence[Sequence[Tensor]], sizes: Sequence[int], seed: int) -> Tensor:
-    """encode [N, P] -> all-to-all [N, P] -> sum and encode [P] -> all-gather: uint8 [N, P], chunk i in row i."""
-    dtype, slot = parts[0][0].dtype, slot_bytes(coder, sizes, parts[0][0].dtype)
-    received = _exchange(links, coder, parts, slot, seed)
-    own = [sizes[r] for r in links.ranks]
-    sums = resum_stacks(coder, received, own, dtype, slot, [mix_seed(seed, r, 1) for r in links.ranks])
-    return links.world.all_gather(sums)[0]
+def _two_shot(
+    links: Links, coder: Coder, parts: Sequence[Sequence[Tensor]], sizes: Sequence[int], seed: int, slices: int
+) -> list[Tensor]:
+    """encode [N, P] -> all-to-all [N, P] -> sum and encode [P] -> all-gather [N, P] -> decode: every chunk's sum."""
+    dtype, cuts = parts[0][0].dtype, slice_cuts(coder, sizes, slices)
+    seeds = [mix_seed(seed, r, 1) for r in links.ranks]
+
+    def piece(cut: slice) -> Piece:
+        own = cut_sizes(sizes, cut)
+        slot = slot_bytes(coder, own, dtype)
+        transfer = _exchange(links, coder, _cut(parts, cut), slot, seed, overlap=len(cuts) > 1)
+        yield
+        sums = resum_stacks(coder, transfer(), [own[r] for r in links.ranks], dtype, slot, seeds)
+        transfer = links.world.start_all_gather(sums, overlap=len(cuts) > 1)
+        yield
+        return decode_parts(coder, transfer()[0], own, dtype)
+
+    return in_slices(cuts, sizes, piece, parts[0][0])
 
 
-def _exchange(links: Links, coder: Coder, parts: Sequence[Sequence[Tensor]], slot: int, seed: int) -> list[Tensor]:
+def _flat(parts: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    """Every part as [numel]; those of a rank that have one size are copied together, and only if they must be."""
+    return [
+        list(rows(shards)) if len({part.numel() for part in shards}) == 1 else [part.reshape(-1) for part in shards]
+        for shards in parts
+    ]
+
+
+def _cut(flat: Sequence[Sequence[Tensor]], cut: slice) -> list[list[Tensor]]:
+    return [[part[cut] for part in shards] for shards in flat]
+
+
+def _exchange(
+    links: Links, coder: Coder, parts: Sequence[Sequence[Tensor]], slot: int, seed: int, *, overlap: bool = False
+) -> Transfer:
     """Part i of each played rank goes to rank i: uint8 [N, slot] for each played rank."""
-    return links.world.all_to_all(encode_stacks(coder, parts, slot, [mix_seed(seed, r) for r in links.ranks]))
+    stacks = encode_stacks(coder, parts, slot, [mix_seed(seed, r) for r in links.ranks])
+    return links.world.start_all_to_all(stacks, overlap=overlap)
 
 
 def reduce_scatter(
-    path: str, links: Links, coder: Coder, parts: Sequence[Sequence[Tensor]], sizes: Sequence[int], seed: int
+    path: str,
+    links: Links,
+    coder: Coder,
+    parts: Sequence[Sequence[Tensor]],
+    sizes: Sequence[int],
+    seed: int,
+    slices: int = 1,
 ) -> list[Tensor]:
     """parts[i][r]: what played rank i gives to rank r's sum -> the sum [sizes[r]] of each played rank r."""
     dtype = parts[0][0].dtype
     if path == "hierarchical":
         return hierarchical.reduce_scatter(links, coder, parts, sizes, seed)
-    received = _exchange(links, coder, parts, slot_bytes(coder, sizes, dtype), seed)
-    return [sum_parts(coder, packets, sizes[r], dtype) for r, packets in zip(links.ranks, received, strict=True)]
+    flat, cuts = _flat(parts), slice_cuts(coder, sizes, slices)
+
+    def piece(cut: slice) -> Piece:
+        own = cut_sizes(sizes, cut)
+        slot = slot_bytes(coder, own, dtype)
+        transfer = _exchange(links, coder, _cut(flat, cut), slot, seed, overlap=len(cuts) > 1)
+        yield
+        return [sum_parts(coder, packets, own[r], dtype) for r, packets in zip(links.ranks, transfer(), strict=True)]
+
+    return in_slices(cuts, [sizes[r] for r in links.ranks], piece, parts[0][0])
 
 
-def all_gather(links: Links, coder: Coder, parts: Sequence[Tensor], sizes: Sequence[int], seed: int) -> list[Tensor]:
+def all_gather(
+    links: Links, coder: Coder, parts: Sequence[Tensor], sizes: Sequence[int], seed: int, slices: int = 1
+) -> list[Tensor]:
     """parts[i]: played rank i's tensor -> [sizes[r]] of every rank r, the same on every rank."""
-    dtype, slot = parts[0].dtype, slot_bytes(coder, sizes, parts[0].dtype)
-    stacks = encode_stacks(coder, [[x] for x in parts], slot, [mix_seed(seed, r) for r in links.ranks])
-    packets = [stack[0] for stack in stacks]
-    return decode_parts(coder, links.world.all_gather(packets)[0], sizes, dtype)
+    dtype, cuts = parts[0].dtype, slice_cuts(coder, sizes, slices)
+    flat, seeds = _flat([[x] for x in parts]), [mix_seed(seed, r) for r in links.ranks]
+
+    def piece(cut: slice) -> Piece:
+        own = cut_sizes(sizes, cut)
+        stacks = encode_stacks(coder, _cut(flat, cut), slot_bytes(coder, own, dtype), seeds)
+        transfer = links.world.start_all_gather([stack[0] for stack in stacks], overlap=len(cuts) > 1)
+        yield
+        return decode_parts(coder, transfer()[0], own, dtype)
+
+    return in_slices(cuts, sizes, piece, parts[0])
 
 
 def all_to_all(links: Links, coder: Coder, parts: Sequence[Sequence[Tensor]], seed: int) -> list[list[Tensor]]:
     """parts[i][r]: what played rank i sends to rank r, of one size -> what each played rank received, by source."""
     x = parts[0][0]
-    received = _exchange(links, coder, parts, coder.nbytes(x.numel(), x.dtype), seed)
+    received = _exchange(links, coder, parts, coder.nbytes(x.numel(), x.dtype), seed)()
     return [decode_parts(coder, packets, [x.numel()] * len(packets), x.dtype) for packets in received]

@@ -23,6 +23,7 @@ from taco.config import Codec, GroupCodec, NoCodec
 
 ONE_SHOT, TWO_SHOT, REDUCE_SCATTER, ALL_GATHER = range(4)
 NAMES = ("all_reduce", "all_reduce", "reduce_scatter", "all_gather")
+ALGORITHMS = ("auto", "one_shot", "two_shot")
 PHASES = ("the exchange of packets", "the gathering of sums")
 MIN_CAPABILITY = (9, 0)
 MAX_SEEDS = 32
@@ -62,7 +63,6 @@ class Fused:
         codec: Codec,
         *,
         device: torch.device | None = None,
-        dtype: torch.dtype = torch.float32,
         sms: int = 0,
         timeout: float = 60.0,
     ) -> None:
@@ -78,8 +78,8 @@ class Fused:
         mine = torch.cuda.get_device_properties(device).multi_processor_count
         if sms < 0 or sms > mine:
             raise ValueError(f"got sms={sms}; need 0 (all) to {mine}; because this GPU has that many")
-        slot = workspace.slot_bytes(codec, dtype)
-        agreed = _agree(group, {"codec": codec, "slot": slot, "sms": sms or mine})
+        slot = workspace.slot_bytes(codec)
+        agreed = _agree(group, {"codec": codec, "sms": sms or mine})
         try:
             space = workspace.rendezvous(group, device, agreed["sms"], slot, timeout)
         except RuntimeError as error:
@@ -112,15 +112,15 @@ class Fused:
     def all_reduce(self, x: Tensor, *, algorithm: str = "auto", seed: int = 0) -> Tensor:
         """Sum of x over the ranks: same shape and dtype. algorithm: 'one_shot', 'two_shot' or 'auto': one-shot for two
         ranks."""
-        if algorithm not in ("auto", "one_shot", "two_shot"):
-            raise ValueError(f"got algorithm={algorithm!r}; need auto, one_shot or two_shot; because these have kernels")
+        if algorithm not in ALGORITHMS:
+            raise ValueError(f"got algorithm={algorithm!r}; need one of {', '.join(ALGORITHMS)}; because those exist")
         if algorithm == "one_shot" or (algorithm == "auto" and self.world_size == 2):
             return self._run(ONE_SHOT, x, [mix_seed(seed, self.rank)]).view(x.shape)
         return self._run(TWO_SHOT, x, [*self._each(seed), mix_seed(seed, self.rank, 1)]).view(x.shape)
 
     @torch.no_grad()
     def reduce_scatter(self, x: Tensor, *, seed: int = 0) -> Tensor:
-        """x [N * size], flattened -> this rank's part [size] of the sum. Raises ValueError unless N divides x.numel()."""
+        """x [N * size], flattened -> this rank's part [size] of the sum. Raises ValueError unless N divides it."""
         if x.numel() % self.world_size:
             raise ValueError(
                 f"got {x.numel()} elements; need a multiple of {self.world_size}; because ranks get equal parts"
@@ -151,16 +151,10 @@ class Fused:
             raise ValueError(
                 f"got a tensor on {x.device}; need {self.workspace.buffer.device}; because the workspace is there"
             )
-        if isinstance(self.codec, NoCodec) and workspace.slot_bytes(self.codec, x.dtype) > self.workspace.slot:
-            raise ValueError(
-                f"got {x.dtype} with room for {self.workspace.slot} bytes a packet; need dtype={x.dtype} at the start; "
-                "because elements travel as they are"
-            )
         self.check()
         self._follow()
-        return torch.ops.taco.collective(
-            x.contiguous(), self.workspace.buffer, self._numbers, self._number, kind, list(seeds) if self._stochastic else []
-        )
+        sent = list(seeds) if self._stochastic else []
+        return torch.ops.taco.collective(x.contiguous(), self.workspace.buffer, self._numbers, self._number, kind, sent)
 
     def _follow(self) -> None:
         """Order this call after the last one where that was on another stream: both use the workspace."""
@@ -176,12 +170,13 @@ class Fused:
 
 
 def _agree(group: dist.ProcessGroup, mine: dict) -> dict:
-    """What all ranks have, with the fewest SMs of any. Raises ValueError where the rest differs."""
+    """What all ranks have, with the fewest SMs of any. Raises ValueError where codecs differ."""
     all_of: list = [None] * dist.get_world_size(group)
     dist.all_gather_object(all_of, mine, group=group)
     for rank, other in enumerate(all_of):
-        if (other["codec"], other["slot"]) != (mine["codec"], mine["slot"]):
+        if other["codec"] != mine["codec"]:
             raise ValueError(
-                f"got codec {mine['codec']} here and {other['codec']} on rank {rank}; need one; because packets have one form"
+                f"got codec {mine['codec']} here and {other['codec']} on rank {rank}; need one; because ranks decode each "
+                "other's packets"
             )
     return {**mine, "sms": min(each["sms"] for each in all_of)}

@@ -7,7 +7,7 @@ methods take and return one tensor per played rank, so the algorithms are writte
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +24,12 @@ all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 # ranks keep a group's own order, which only newer versions of torch can have; older ones sort the ranks of every group
 _OWN_ORDER = {"sort_ranks": False} if "sort_ranks" in inspect.signature(dist.new_group).parameters else {}
+
+# an all-gather of packets is the backend's own, or one batch of sends and receives between all pairs
+EXCHANGES = ("all_gather", "send_recv")
+
+# waits for a transfer and returns what has arrived, one tensor for each played rank
+Transfer = Callable[[], list[Tensor]]
 
 
 class Journal:
@@ -45,22 +51,50 @@ class Journal:
         """Turn a backend's failure inside into a `CommError` that says where it happened."""
         try:
             yield
+        except CommError:
+            raise
         except RuntimeError as error:
             raise CommError(f"{self.who}: {self.operation} failed in {name}; the backend said: {error}") from error
 
 
 class Link(Protocol):
-    """Exchanges within one set of ranks (the group, a node, or the same place of every node)."""
+    """Exchanges within one set of ranks (the group, a node, or the same place of every node).
 
-    def all_to_all(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+    `start_*` begin a transfer and return what waits for it. overlap: the caller works on before it waits; on CUDA the
+    transfer then runs beside the current stream, which waits for it, and otherwise on that stream.
+    """
+
+    def start_all_to_all(self, stacks: Sequence[Tensor], *, overlap: bool = False) -> Transfer:
         """Row i of each uint8 [size, P] goes to member i; row i of each result comes from member i."""
 
-    def all_gather(self, packets: Sequence[Tensor]) -> list[Tensor]:
+    def start_all_gather(self, packets: Sequence[Tensor], *, overlap: bool = False) -> Transfer:
         """Each uint8 [P] goes to every member; row i of each result [size, P] is member i's."""
+
+    def all_to_all(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+        """`start_all_to_all`, and wait."""
+
+    def all_gather(self, packets: Sequence[Tensor]) -> list[Tensor]:
+        """`start_all_gather`, and wait."""
+
+
+class Waiting:
+    """The exchanges of a `Link` that wait, made of those that start."""
+
+    def all_to_all(self: Link, stacks: Sequence[Tensor]) -> list[Tensor]:
+        return self.start_all_to_all(stacks)()
+
+    def all_gather(self: Link, packets: Sequence[Tensor]) -> list[Tensor]:
+        return self.start_all_gather(packets)()
 
 
 class Plain(Protocol):
-    """Uncompressed sums over a group, for any dtype."""
+    """Uncompressed exchanges and sums over a group, for any dtype."""
+
+    def all_to_all(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+        """As `Link`'s."""
+
+    def all_gather(self, packets: Sequence[Tensor]) -> list[Tensor]:
+        """As `Link`'s."""
 
     def all_reduce(self, parts: Sequence[Tensor]) -> Tensor:
         """Sum of one tensor per rank."""
@@ -73,7 +107,7 @@ class Plain(Protocol):
 class Links:
     """The exchanges of one communicator. ranks: those played here; node_size, intra, inter: set when it spans nodes.
 
-    plain: the uncompressed sums; world's exchanges move bytes of any dtype, so they serve uncompressed messages too.
+    plain: the uncompressed exchanges and sums.
     """
 
     ranks: tuple[int, ...]
@@ -84,30 +118,61 @@ class Links:
     inter: Link | None = None
 
 
-class GroupLink:
-    """`Link` and `Plain` of this process in a process group; group None is the default group."""
+class GroupLink(Waiting):
+    """`Link` and `Plain` of this process in a process group; group None is the default group.
 
-    def __init__(self, group: dist.ProcessGroup | None, journal: Journal, name: str = "") -> None:
+    exchange: what an all-gather is made of, see `EXCHANGES`.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup | None, journal: Journal, name: str = "", exchange: str = "all_gather"
+    ) -> None:
         self.group = group
-        self.size = dist.get_world_size(group)
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self._exchange = exchange
         self._journal = journal
         self._name = f"{name} " if name else ""
 
-    def all_to_all(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+    def start_all_to_all(self, stacks: Sequence[Tensor], *, overlap: bool = False) -> Transfer:
         [stack] = stacks
-        out = torch.empty_like(stack)
-        with self._journal.phase(f"{self._name}all-to-all"):
-            dist.all_to_all_single(out, stack, group=self.group)
+        out, phase = torch.empty_like(stack), f"{self._name}all-to-all"
+        with self._journal.phase(phase):
+            work = dist.all_to_all_single(out, stack, group=self.group, async_op=overlap)
         self._journal.sent += (self.size - 1) * stack[0].nbytes
-        return [out]
+        return self._arrival(phase, [work], stack, out)
 
-    def all_gather(self, packets: Sequence[Tensor]) -> list[Tensor]:
+    def start_all_gather(self, packets: Sequence[Tensor], *, overlap: bool = False) -> Transfer:
         [packet] = packets
-        out = packet.new_empty(self.size * packet.numel())
-        with self._journal.phase(f"{self._name}all-gather"):
-            all_gather_single(out, packet, group=self.group)
+        out, phase = packet.new_empty(self.size, packet.numel()), f"{self._name}all-gather"
+        with self._journal.phase(phase):
+            if self._exchange == "send_recv":
+                works = self._send_to_each(packet, out)
+            else:
+                works = [all_gather_single(out.view(-1), packet, group=self.group, async_op=overlap)]
         self._journal.sent += (self.size - 1) * packet.nbytes
-        return [out.view(self.size, -1)]
+        return self._arrival(phase, works, packet, out)
+
+    def _send_to_each(self, packet: Tensor, out: Tensor) -> list[dist.Work]:
+        """Start one batch of messages between all pairs of members; row i of `out` becomes member i's packet."""
+        out[self.rank].copy_(packet)
+        peers = [(self.rank + step) % self.size for step in range(1, self.size)]
+        sends = [dist.P2POp(dist.isend, packet, group=self.group, group_peer=peer) for peer in peers]
+        receives = [dist.P2POp(dist.irecv, out[peer], group=self.group, group_peer=peer) for peer in peers]
+        return dist.batch_isend_irecv(sends + receives) if peers and packet.numel() else []
+
+    def _arrival(self, phase: str, works: Sequence[dist.Work | None], sent: Tensor, out: Tensor) -> Transfer:
+        """What waits for the works; until then it keeps what is being sent alive."""
+        kept = [sent]
+
+        def arrive() -> list[Tensor]:
+            with self._journal.phase(phase):
+                for work in works:
+                    if work is not None:
+                        work.wait()
+            kept.clear()
+            return [out]
+
+        return arrive
 
     def all_reduce(self, parts: Sequence[Tensor]) -> Tensor:
         [x] = parts
@@ -124,14 +189,19 @@ class GroupLink:
         return [out]
 
 
-def group_links(group: dist.ProcessGroup | None, rank: int, journal: Journal, node_size: int) -> Links:
+def group_links(
+    group: dist.ProcessGroup | None, rank: int, journal: Journal, node_size: int, exchange: str = "all_gather"
+) -> Links:
     """Links of this process. node_size > 0 creates the two subgroups of a node and of its place in every node.
 
-    Collective over `group` if node_size > 0: each member calls it, in the same order; others need not.
+    exchange: of packets within the whole group, see `EXCHANGES`. Collective over `group` if node_size > 0: each member
+    calls it, in the same order; others need not. Raises ValueError for another exchange.
     """
-    world = GroupLink(group, journal)
+    if exchange not in EXCHANGES:
+        raise ValueError(f"got exchange={exchange!r}; need one of {', '.join(EXCHANGES)}; because these exist")
+    world, plain = GroupLink(group, journal, exchange=exchange), GroupLink(group, journal)
     if not node_size:
-        return Links((rank,), world, world)
+        return Links((rank,), world, plain)
     node, place = divmod(rank, node_size)
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     timeout = _timeout(group)
@@ -140,7 +210,7 @@ def group_links(group: dist.ProcessGroup | None, rank: int, journal: Journal, no
         intra = _subgroup(ranks[node * node_size : (node + 1) * node_size], timeout)
         inter = _subgroup(ranks[place::node_size], timeout)
     within, across = GroupLink(intra, journal, "intra-node"), GroupLink(inter, journal, "inter-node")
-    return Links((rank,), world, world, node_size, within, across)
+    return Links((rank,), world, plain, node_size, within, across)
 
 
 def _subgroup(ranks: list[int], timeout: timedelta | None) -> dist.ProcessGroup:

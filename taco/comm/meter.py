@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import torch
 
@@ -27,7 +28,7 @@ class Meter:
 
     wire: bytes sent. raw: bytes that the same operation sends uncompressed (a ring, where it is a collective).
     messages: operations. `seconds` is the time inside them: on CUDA between events of the current stream, which waits
-    for the transfer, else on the host.
+    for the transfer, else on the host. Inside a CUDA graph capture no time is counted.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,9 @@ class Meter:
             start = time.perf_counter()
             yield
             self._host[role] += time.perf_counter() - start
+            return
+        if torch.cuda.is_current_stream_capturing():  # a replay has no time of its own
+            yield
             return
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         first.record(torch.cuda.current_stream(device))
@@ -140,6 +144,7 @@ def wire_phases(
     return {"all_gather" if collective == "all_gather" else "all_to_all": others * slot}
 
 
+@lru_cache(maxsize=1024)
 def wire_bytes(
     collective: str, algorithm: str, numel: int, dtype: torch.dtype, world_size: int, codec: Codec, node_size: int = 0
 ) -> int:

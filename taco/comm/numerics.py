@@ -50,14 +50,29 @@ def _fill(packets: Sequence[Tensor], slot: int) -> Tensor:
 
 def rows(parts: Sequence[Tensor]) -> Tensor:
     """Parts of one size (any shape) as [len(parts), numel]: a view where they lie one behind another, else a copy."""
-    flat = [part.reshape(-1) for part in parts]
-    first, numel = flat[0], flat[0].numel()
-    behind = (first.data_ptr() + i * numel * first.itemsize for i in range(len(flat)))
-    if all(part.is_contiguous() and part.data_ptr() == at for part, at in zip(flat, behind, strict=True)):
-        same = len({part.untyped_storage().data_ptr() for part in flat}) == 1
-        if same or len(flat) == 1:
-            return first.as_strided((len(flat), numel), (numel, 1))
-    return torch.stack(flat)
+    first, numel = parts[0], parts[0].numel()
+    if _one_behind_another(parts):
+        return first.as_strided((len(parts), numel), (numel, 1))
+    same = all(part.shape == first.shape for part in parts)
+    return torch.stack(list(parts) if same else [part.reshape(-1) for part in parts]).view(len(parts), numel)
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Flat parts of any sizes as one [sum of sizes]: a view where they lie one behind another, else a copy."""
+    filled = [part for part in parts if part.numel()]
+    if filled and _one_behind_another(filled):
+        return filled[0].as_strided((sum(part.numel() for part in filled),), (1,))
+    return torch.cat(list(parts))
+
+
+def _one_behind_another(parts: Sequence[Tensor]) -> bool:
+    """Whether tensors are contiguous and follow each other without a gap in one storage."""
+    at, storage = parts[0].data_ptr(), parts[0].untyped_storage().data_ptr()
+    for part in parts:
+        if not part.is_contiguous() or part.data_ptr() != at or part.untyped_storage().data_ptr() != storage:
+            return False
+        at += part.nbytes
+    return True
 
 
 def encode_stacks(coder: Coder, parts: Sequence[Sequence[Tensor]], slot: int, seeds: Sequence[int]) -> list[Tensor]:

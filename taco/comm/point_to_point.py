@@ -20,7 +20,7 @@ from taco.config import Codec
 
 
 @dataclass(kw_only=True)
-class Pending:
+class Message:
     """A message under way. `wait()` returns the received tensor, or None for a sent one; again if called again.
 
     Holds the packet, so that its memory outlives the transfer.
@@ -102,18 +102,18 @@ class PointToPoint:
         assert received is not None
         return received
 
-    def isend(self, x: Tensor, dst: int, *, name: str = "") -> Pending:
+    def isend(self, x: Tensor, dst: int, *, name: str = "") -> Message:
         """Start to send x to rank `dst`; keep the result and wait for it."""
         self._check_peer(dst)
         return self._start("send", dist.isend, "group_dst", dst, self.packet(x, name=name), lambda: None)
 
-    def irecv(self, shape: Sequence[int], dtype: torch.dtype, src: int, device: torch.device | str = "cpu") -> Pending:
+    def irecv(self, shape: Sequence[int], dtype: torch.dtype, src: int, device: torch.device | str = "cpu") -> Message:
         """Start to receive from rank `src`; `wait()` returns the tensor."""
         self._check_peer(src)
         buffer = self.packet_buffer(shape, dtype, device)
         return self._start("recv", dist.irecv, "group_src", src, buffer, lambda: self.unpack(buffer, shape, dtype))
 
-    def _start(self, verb: str, call: Callable, peer_name: str, peer: int, packet: Tensor, finish: Callable) -> Pending:
+    def _start(self, verb: str, call: Callable, peer_name: str, peer: int, packet: Tensor, finish: Callable) -> Message:
         toward = "to" if verb == "send" else "from"
         operation = f"{verb} {toward} rank {peer}, message {self.messages},"
         self._journal.begin(operation)
@@ -121,7 +121,7 @@ class PointToPoint:
         if packet.numel():
             with self._journal.phase("starting"):
                 work = call(packet, group=self.group, **{peer_name: peer})
-        return Pending(work=work, packet=packet, finish=finish, journal=self._journal, operation=operation)
+        return Message(work=work, packet=packet, finish=finish, journal=self._journal, operation=operation)
 
     def _check_peer(self, peer: int) -> None:
         if not 0 <= peer < self.world_size or peer == self.rank:

@@ -1,15 +1,23 @@
-"""Which path a message takes: uncompressed below the threshold, else the algorithm that moves the fewest bytes."""
+"""Which path a message takes: what a measured table says is fastest (taco/comm/crossover.py); without one uncompressed
+below the threshold, else the algorithm that moves the fewest bytes."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
 from taco.codec import coder as make_coder
+from taco.comm.crossover import COMPRESSED, FUSED_PATHS, UNCOMPRESSED, Crossover
 from taco.comm.layout import chunk_sizes, slot_bytes
 from taco.config import Codec, NoCodec
 
 ALGORITHMS = ("auto", "one_shot", "two_shot", "hierarchical")
 PATHS = ("uncompressed", "one_shot", "two_shot", "hierarchical", "direct")
+# those whose kernels write into peers' memory
+PEER_PATHS = ("fused", *(path for path in UNCOMPRESSED if path != "uncompressed"))
+FUSED = ("off", "auto", "require")
 COMPRESSIBLE = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -34,6 +42,7 @@ def check_algorithm(algorithm: str, world_size: int, node_size: int) -> None:
         )
 
 
+@lru_cache(maxsize=1024)
 def resolve(
     collective: str, algorithm: str, numel: int, dtype: torch.dtype, world_size: int, codec: Codec, node_size: int = 0
 ) -> str:
@@ -70,3 +79,61 @@ def compresses(codec: Codec, dtype: torch.dtype, nbytes: int, min_bytes: int) ->
             "because a codec works in fp32 and would lose the rest"
         )
     return True
+
+
+@dataclass(frozen=True)
+class Route:
+    """How one message travels.
+
+    path: what is counted: 'uncompressed' (the backend's own), 'symmetric', 'symmetric_one_shot', 'fused_uncompressed',
+    'fused', or the algorithm where the exchanges are the backend's. algorithm: what is computed: 'uncompressed',
+    'one_shot', 'two_shot', 'hierarchical' or 'direct'.
+    """
+
+    path: str
+    algorithm: str
+
+    @property
+    def compressed(self) -> bool:
+        return self.algorithm != "uncompressed"
+
+
+def measured_route(table: Crossover, collective: str, nbytes: int, algorithm: str, *, even: bool) -> Route:
+    """The route that `table` finds fastest. algorithm: the compressed one, or 'uncompressed' if it must not be.
+
+    even: whether all chunks have one size, without which the fused kernels cannot run.
+    """
+    without = () if even else FUSED_PATHS
+    if algorithm == "uncompressed":
+        without = (*without, *COMPRESSED)
+    path = table.choose(collective, nbytes, without=without)
+    if path == "unfused":
+        return Route(algorithm, algorithm)
+    return Route(path, algorithm if path in COMPRESSED else "uncompressed")
+
+
+def check_selection(
+    fused: str, crossover: Crossover | None, codec: Codec, world_size: int, node_size: int, algorithm: str
+) -> None:
+    """Raise ValueError unless these options of a communicator go together. node_size: 0 unless it spans nodes."""
+    if fused not in FUSED:
+        raise ValueError(f"got fused={fused!r}; need one of {', '.join(FUSED)}; because these exist")
+    if fused == "require" and node_size:
+        raise ValueError(
+            "got fused='require' for ranks on several nodes; need 'off' or 'auto', or an algorithm of one level; "
+            "because the kernels of one node do not reach another"
+        )
+    if crossover is None:
+        return
+    if fused == "require" or algorithm != "auto":
+        raise ValueError(
+            f"got a crossover table with fused={fused!r}, algorithm={algorithm!r}; need algorithm='auto' and fused "
+            "'off' or 'auto'; because the table chooses the path"
+        )
+    key = crossover.key
+    theirs, ours = (key.world_size, key.node_size), (world_size, node_size)
+    if theirs != ours or not (isinstance(codec, NoCodec) or codec == key.codec):
+        raise ValueError(
+            f"got a crossover table of codec {key.codec.name!r}, {key.world_size} ranks, node_size {key.node_size}; "
+            f"need {codec.name!r}, {world_size}, {node_size}; because other ones have other times"
+        )

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from taco.comm.collectives import Collectives, Observer
-from taco.comm.links import Journal, Links
+from taco.comm.crossover import Crossover
+from taco.comm.layout import SLICE_BYTES
+from taco.comm.links import Journal, Links, Transfer, Waiting
 from taco.comm.meter import Meter
+from taco.comm.select import check_selection
 from taco.config import Codec
 
 
-class VirtualLink:
+class VirtualLink(Waiting):
     """`Link` and `Plain` of ranks in this process. groups: sets of ranks that exchange among themselves."""
 
     def __init__(self, groups: Sequence[Sequence[int]], journal: Journal) -> None:
@@ -25,22 +28,22 @@ class VirtualLink:
         self._count = sum(map(len, groups))
         self._journal = journal
 
-    def all_to_all(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+    def start_all_to_all(self, stacks: Sequence[Tensor], *, overlap: bool = False) -> Transfer:
         out: list[Tensor] = [stacks[0]] * self._count
         for group in self._groups:
             for place, rank in enumerate(group):
                 out[rank] = torch.stack([stacks[source][place] for source in group])
         self._journal.sent += (len(self._groups[0]) - 1) * stacks[0][0].nbytes
-        return out
+        return lambda: out
 
-    def all_gather(self, packets: Sequence[Tensor]) -> list[Tensor]:
+    def start_all_gather(self, packets: Sequence[Tensor], *, overlap: bool = False) -> Transfer:
         out: list[Tensor] = [packets[0]] * self._count
         for group in self._groups:
             gathered = torch.stack([packets[source] for source in group])
             for rank in group:
                 out[rank] = gathered
         self._journal.sent += (len(self._groups[0]) - 1) * packets[0].nbytes
-        return out
+        return lambda: out
 
     def all_reduce(self, parts: Sequence[Tensor]) -> Tensor:
         return _sum(parts)
@@ -78,11 +81,14 @@ class VirtualCommunicator(Collectives):
         node_size: int = 0,
         observer: Observer | None = None,
         seed: int = 0,
+        slice_bytes: int = SLICE_BYTES,
+        crossover: Crossover | None = None,
     ) -> None:
         super().__init__(
             0, ways, codec, role=role, meter=meter, min_bytes=min_bytes, algorithm=algorithm,
-            node_size=node_size, observer=observer, seed=seed,
+            node_size=node_size, observer=observer, seed=seed, slice_bytes=slice_bytes, crossover=crossover,
         )  # fmt: skip
+        check_selection("off", crossover, codec, ways, self._node_size(), algorithm)
         ranks = tuple(range(ways))
         world = VirtualLink([ranks], self._journal)
         self._links = Links(ranks, world, world)

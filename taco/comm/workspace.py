@@ -1,7 +1,7 @@
 """Memory that all GPUs of a group address: where fused collectives exchange packets.
 
-Layout (kernels/mesh.cuh): header, turns of the pipelines, flags, packets. With W ranks, P = 4 pipelines an SM and `slot`
-bytes a packet of 4096 elements (8192 for groups of 2048), a workspace has about
+Layout (kernels/mesh.cuh): header, turns of the pipelines, flags, packets. With W ranks, P = 4 pipelines an SM and
+`slot` bytes a packet of 4096 elements (8192 for groups of 2048), a workspace has about
 
     2 phases * P * 8 slots * (W - 1) * (slot + 4) bytes
 
@@ -27,8 +27,8 @@ REPORT = 5
 WARPS, TILE = 4, 256
 
 
-def slot_bytes(codec: Codec, dtype: torch.dtype) -> int:
-    """Bytes that hold the packet of a chunk: of the codec in any dtype, or of elements of `dtype` where there is none."""
+def slot_bytes(codec: Codec) -> int:
+    """Bytes that hold the packet of a chunk, for tensors of any dtype."""
     if not isinstance(codec, GroupCodec):
         return WARPS * TILE * 8
     vectors = 8 if codec.group > 1024 else 4
@@ -101,11 +101,9 @@ def local(world_size: int, device: torch.device, sms: int, slot: int, timeout: f
 
 
 def number_of(codec: Codec) -> int:
-    """The codec as torch.ops.taco.collective takes it: 0 for none. Raises `ValueError` for one without a fused kernel."""
+    """The codec as torch.ops.taco.collective takes it: 0 for none. Raises `ValueError` for one without a kernel."""
     if isinstance(codec, NoCodec):
         return 0
     if isinstance(codec, GroupCodec):
         return cuda.number(codec)
-    raise ValueError(
-        f"got codec {codec.name!r}; need a group codec or none; because others have no fused collectives"
-    )
+    raise ValueError(f"got codec {codec.name!r}; need a group codec or none; because others have no fused collectives")

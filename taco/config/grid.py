@@ -61,6 +61,8 @@ class Parallel:
         (0: one node). microbatches: pipeline microbatches per optimizer step and dp rank.
     transport: how GPUs of one host exchange: 'auto' the fastest way there is, 'host' through host memory (like PCIe
         GPUs without peer access), 'tcp' over loopback TCP (like Ethernet). Without effect on CPUs.
+    crossover: folder of tables that `taco crossover` wrote. The compressed roles of tp and dp then take the path that
+        is fastest at each message's size, from the policy's min_bytes on also a compressed one; '': min_bytes decides.
     """
 
     tp: int = 1
@@ -72,6 +74,7 @@ class Parallel:
     microbatches: int = 1
     node_size: int = 0
     transport: str = "auto"
+    crossover: str = ""
 
     def __post_init__(self) -> None:
         one_of("transport", self.transport, TRANSPORTS, "these ways are known")

@@ -14,7 +14,7 @@ Forward messages go through the role tp_forward, backward ones through tp_backwa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 
-from taco.comm import Communicator, Meter
+from taco.comm import Communicator, Crossover, Meter
 from taco.config import NONE, Policy
 
 SEQUENCE_DIM = 1
@@ -48,14 +48,19 @@ class TensorComm:
         observer: Callable[[str, str, Tensor], None] | None = None,
         node_size: int = 0,
         seed: int = 0,
+        tables: Mapping[str, Crossover] | None = None,
     ) -> TensorComm:
-        """For the one-dimensional `mesh`."""
-        group = mesh.get_group()
+        """For the one-dimensional `mesh`. tables: role -> the measured table that chooses its paths."""
+        group, tables = mesh.get_group(), tables or {}
         shared = {"meter": meter, "node_size": node_size, "seed": seed, "observer": observer}
         shared |= {"min_bytes": policy.min_bytes, "algorithm": policy.all_reduce}
         return cls(
-            forward=Communicator(group, policy.tp_forward, role="tp_forward", **shared),
-            backward=Communicator(group, policy.tp_backward, role="tp_backward", **shared),
+            **{
+                role.removeprefix("tp_"): Communicator(
+                    group, getattr(policy, role), role=role, crossover=tables.get(role), **shared
+                )
+                for role in ("tp_forward", "tp_backward")
+            },
             exact=Communicator(group, NONE, role=EXACT, meter=meter),
         )
 

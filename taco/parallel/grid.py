@@ -135,7 +135,8 @@ class Parallelism:
 
         tokens, targets: int64 [local_batch, seq], the same on all pp and tp ranks; cut into `microbatches` equal parts.
         Returns the mean loss over the global batch, the same on every rank.
-        Raises ConfigError for a batch that microbatches do not divide, or fewer microbatches than pipeline stages.
+        Raises ConfigError for a batch that microbatches do not divide, or fewer microbatches than pipeline stages, and
+        CommError for a collective on the GPU that has timed out.
         """
         tokens, targets = self._inputs(tokens, targets, microbatches)
         for differences in self._differences:
@@ -147,7 +148,10 @@ class Parallelism:
             total = self._accumulate(tokens, targets, microbatches)
         for differences in self._differences:
             differences.weights_changed()  # the caller's optimizer comes next
-        return self._mean(total)
+        mean = self._mean(total)
+        for communicator in self.communicators.values():
+            communicator.check()  # reading the loss has waited for the GPU
+        return mean
 
     def _accumulate(self, tokens: Tensor, targets: Tensor, microbatches: int) -> Tensor | float:
         """The sum of the microbatches' shares of the loss, after their backward."""

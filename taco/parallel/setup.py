@@ -6,14 +6,17 @@ fp32; with dtype bfloat16 the forward runs under autocast, the residual stream a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from taco.comm import Communicator, Meter
+from taco.comm import Communicator, Crossover, Meter
+from taco.comm.crossover import find, key_here
+from taco.comm.select import spans_nodes
 from taco.config import NONE, Model, Parallel, Policy, require
 from taco.parallel.data import shard_data
 from taco.parallel.functions import EXACT, TensorComm
@@ -26,15 +29,37 @@ Observer = Callable[[str, str, Tensor], None]
 Build = Callable[..., nn.Module]
 
 
+def _tables(parallel: Parallel, policy: Policy, device: torch.device, dtype: torch.dtype) -> dict[str, Crossover]:
+    """The measured table of each compressed role that has collectives; none without a folder of tables.
+
+    Raises ConfigError where the folder lacks one.
+    """
+    if not parallel.crossover:
+        return {}
+    tp, found = max(parallel.tp, parallel.virtual_tp), {}
+    for role, ways, node_size, sent in (
+        ("tp_forward", tp, parallel.node_size, dtype),
+        ("tp_backward", tp, parallel.node_size, dtype),
+        ("dp_weight", parallel.dp, 0, dtype),
+        ("dp_gradient", parallel.dp, parallel.node_size // parallel.tp, torch.float32),
+    ):
+        codec = getattr(policy, role)
+        if ways > 1 and codec != NONE:
+            levels = node_size if spans_nodes(ways, node_size) else 0
+            key = key_here(device, parallel.transport, ways, codec, sent, levels)
+            found[role] = find(Path(parallel.crossover), key)
+    return found
+
+
 def _communicators(
-    parallel: Parallel, policy: Policy, mesh: DeviceMesh | None, **shared: Any
+    parallel: Parallel, policy: Policy, mesh: DeviceMesh | None, *, tables: Mapping[str, Crossover], **shared: Any
 ) -> dict[str, Communicator]:
     """The roles of the pipeline and data axes that are in use. node_size counts ranks; along dp they are tp apart."""
     found: dict[str, Communicator] = {}
     for axis, roles in (("pp", ("pp_forward", "pp_backward")), ("dp", ("dp_weight", "dp_gradient"))):
         for role in roles if getattr(parallel, axis) > 1 else ():
             node_size = parallel.node_size // parallel.tp if role == "dp_gradient" else 0
-            options = shared | {"min_bytes": policy.min_bytes, "node_size": node_size}
+            options = shared | {"min_bytes": policy.min_bytes, "node_size": node_size, "crossover": tables.get(role)}
             found[role] = Communicator(mesh.get_group(axis), getattr(policy, role), role=role, **options)
     return found
 
@@ -68,7 +93,7 @@ def setup(
         depend on nothing else (taco.models.build with config and seed bound).
     mesh: of `build_mesh`; None for one process.
     observer(role, name, x): sees every tensor before it is encoded. seed: of stochastic codecs.
-    Raises ConfigError for shapes that do not fit the grid.
+    Raises ConfigError for shapes that do not fit the grid, and where `parallel.crossover` lacks a table.
     """
     meter, device = meter or Meter(), torch.device(device)
     require(
@@ -77,7 +102,8 @@ def setup(
         "the mesh of build_mesh",
         "collectives run along its axes",
     )
-    shared = {"meter": meter, "observer": observer, "seed": seed}
+    tables = _tables(parallel, policy, device, dtype)
+    shared = {"meter": meter, "observer": observer, "seed": seed, "tables": tables}
     communicators = _communicators(parallel, policy, mesh, **shared)
     exact = Communicator(mesh.get_group("dp"), NONE, role=EXACT, meter=meter) if parallel.dp > 1 else None
     tensor = _tensor_comm(parallel, policy, mesh, **shared)

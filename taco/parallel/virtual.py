@@ -12,7 +12,7 @@ gradients equal real TP = R bit for bit. The model keeps full, ordinary paramete
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from taco.comm import Meter, VirtualCommunicator
+from taco.comm import Crossover, Meter, VirtualCommunicator
 from taco.config import Policy, require
 from taco.parallel.functions import compute_dtype
 from taco.parallel.layers import LocalView, extend, lookup
@@ -39,14 +39,18 @@ class VirtualComm:
     world_size: int
 
     @classmethod
-    def build(cls, ways: int, policy: Policy, **options: Any) -> VirtualComm:
-        """options: meter, observer, node_size, seed of `VirtualCommunicator`."""
+    def build(
+        cls, ways: int, policy: Policy, *, tables: Mapping[str, Crossover] | None = None, **options: Any
+    ) -> VirtualComm:
+        """tables: as in `TensorComm.build`. options: meter, observer, node_size, seed of `VirtualCommunicator`."""
         options |= {"min_bytes": policy.min_bytes, "algorithm": policy.all_reduce}
-        return cls(
-            forward=VirtualCommunicator(ways, policy.tp_forward, role="tp_forward", **options),
-            backward=VirtualCommunicator(ways, policy.tp_backward, role="tp_backward", **options),
-            world_size=ways,
-        )
+        both = {
+            role.removeprefix("tp_"): VirtualCommunicator(
+                ways, getattr(policy, role), role=role, crossover=(tables or {}).get(role), **options
+            )
+            for role in ("tp_forward", "tp_backward")
+        }
+        return cls(world_size=ways, **both)
 
     def copies(self, x: Tensor, name: str) -> tuple[Tensor, ...]:
         """f: R tensors equal to x."""

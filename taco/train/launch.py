@@ -163,22 +163,22 @@ def world(run: Run, env: Mapping[str, str], *, device: str = "auto", threads: in
         cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     )
-    if here.device.type == "cuda":
-        torch.cuda.set_device(here.device)
-    else:
+    if here.device.type != "cuda":
         use_threads(threads)
-    # NCCL reads the process's environment and nothing else
-    os.environ.update(NCCL_SETTINGS[here.transport] if here.size > 1 and here.backend == "nccl" else {})
-    with _group(here, run.train.timeout_s) as joined:
-        yield joined
+    with connected(here, run.train.timeout_s) as here:
+        yield here
 
 
 @contextmanager
-def _group(here: World, timeout_s: float) -> Iterator[World]:
-    """`here` with the process group of its ranks, up while the context lasts; nothing but `here` for one rank."""
+def connected(here: World, timeout_s: float) -> Iterator[World]:
+    """The process group of these ranks, up while the context lasts. Every operation waits at most `timeout_s`."""
+    if here.device.type == "cuda":
+        torch.cuda.set_device(here.device)
     if here.size == 1:
         yield here
         return
+    # NCCL reads the process's environment and nothing else
+    os.environ.update(NCCL_SETTINGS[here.transport] if here.backend == "nccl" else {})
     timeout = timedelta(seconds=timeout_s)
     store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
     bound = here.device if here.device.type == "cuda" else None
@@ -225,7 +225,5 @@ def measuring(env: Mapping[str, str], transport: str) -> Iterator[World]:
         transport="auto" if transport not in NCCL_SETTINGS else transport,
         **ranks,
     )
-    if on_gpus:
-        torch.cuda.set_device(here.device)
-    with _group(here, MEASURE_S) as joined:
+    with connected(here, MEASURE_S) as joined:
         yield joined

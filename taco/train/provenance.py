@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from taco.comm.machine import cpu_name
 from taco.train.launch import World
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,14 +28,6 @@ def commit() -> str:
     """HEAD of this package's repository; where git knows none, what the tree's file `.commit` says; else empty."""
     exported = REPOSITORY / ".commit"
     return _git("rev-parse", "HEAD") or (exported.read_text().strip() if exported.exists() else "")
-
-
-def cpu_name() -> str:
-    """The processor's model name as Linux reports it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _transport(here: World) -> str:

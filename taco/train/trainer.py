@@ -108,6 +108,9 @@ class Trainer:
             "parameters": parameters(self.run.model),
             "flops_per_token": flops_per_token(self.run.model, self.run.data.seq),
         }
+        tables = {role: comm.crossover for role, comm in self.par.communicators.items() if comm.crossover}
+        if tables:
+            header["crossover"] = {role: table.about() for role, table in tables.items()}
         if not self.start:
             self.files.clear()
         self.log = LogWriter(self.files.log, header, resume_step=self.start or None)

@@ -1,0 +1,101 @@
+"""The paths of a communicator whose kernels write into peers' memory; made when they are first used.
+
+    path                  kernels                                           sum
+    fused                 taco's: encode, push, decode and sum in one       as the compressed algorithms, bit for bit
+    fused_uncompressed    the same without a codec                          in rank order in fp32
+    symmetric             torch's two-shot all-reduce over symmetric memory in rank order in the tensor's dtype
+    symmetric_one_shot    its one-shot all-reduce                           the same
+
+What makes or examines one is collective: all ranks come here together, because they choose the same paths.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from taco.comm import symmetric
+from taco.comm.crossover import FUSED_PATHS
+from taco.comm.errors import CommError
+from taco.comm.fused import Fused, why_not
+from taco.comm.links import Journal
+from taco.comm.pending import capturing
+from taco.config import NONE, Codec
+
+
+class Peers:
+    """The peer paths of one communicator with this codec."""
+
+    def __init__(self, group: dist.ProcessGroup | None, codec: Codec, journal: Journal) -> None:
+        self._group, self._codec, self._journal = group, codec, journal
+        self._reasons: dict[tuple, str] = {}
+        self._fused: dict[tuple[Codec, torch.device], Fused] = {}
+        self._symmetric: dict[torch.device, symmetric.SymmetricReduce] = {}
+
+    def why_not(self, path: str, device: torch.device, dtype: torch.dtype) -> str:
+        """Why `path` cannot run on tensors of this device and dtype, on any rank; '' where it can on all.
+
+        The first question of a kind is collective. Raises `CommError` if it is asked inside a CUDA graph capture.
+        """
+        codec = NONE if path == "fused_uncompressed" else self._codec
+        key = (codec, device) if path in FUSED_PATHS else (path, device, dtype)
+        if key not in self._reasons:
+            self._first_outside_capture(path)
+            if path in FUSED_PATHS:
+                mine = why_not(codec, self._group, device)
+            else:
+                mine = symmetric.why_not(self._group, device, dtype)
+            reasons: list = [None] * dist.get_world_size(self._group)
+            with self._journal.phase(f"agreeing on the path {path}"):
+                dist.all_gather_object(reasons, mine, group=self._group)
+            self._reasons[key] = next((f"{text} (rank {r})" for r, text in enumerate(reasons) if text), "")
+        return self._reasons[key]
+
+    def all_reduce(self, path: str, x: Tensor, algorithm: str, seed: int) -> Tensor:
+        """Sum of x over the ranks, same shape. algorithm: of the path 'fused', 'one_shot' or 'two_shot'."""
+        if path in FUSED_PATHS:
+            chosen = algorithm if path == "fused" else "auto"
+            with self._journal.phase(path):
+                return self._kernels(path, x).all_reduce(x.reshape(-1), algorithm=chosen, seed=seed).view(x.shape)
+        if x.device not in self._symmetric:
+            self._refuse(path, x)
+            self._symmetric[x.device] = symmetric.SymmetricReduce(self._group, x.device)
+        with self._journal.phase(path):
+            return self._symmetric[x.device].all_reduce(x, two_shot=path == "symmetric")
+
+    def reduce_scatter(self, path: str, x: Tensor, seed: int) -> Tensor:
+        """x [N * size], row r for rank r -> own sum [size]."""
+        with self._journal.phase(path):
+            return self._kernels(path, x).reduce_scatter(x, seed=seed)
+
+    def all_gather(self, path: str, x: Tensor, seed: int) -> Tensor:
+        """x [numel] -> [N, numel]."""
+        with self._journal.phase(path):
+            return self._kernels(path, x).all_gather(x, seed=seed)
+
+    def check(self) -> None:
+        """Raise `CommError` if a call on the GPU has timed out."""
+        for fused in self._fused.values():
+            fused.check()
+
+    def _kernels(self, path: str, x: Tensor) -> Fused:
+        codec = NONE if path == "fused_uncompressed" else self._codec
+        key = (codec, x.device)
+        if key not in self._fused:
+            self._refuse(path, x)
+            self._fused[key] = Fused(self._group, codec, device=x.device)
+        return self._fused[key]
+
+    def _refuse(self, path: str, x: Tensor) -> None:
+        """Raise `CommError` where `path` cannot be made."""
+        self._first_outside_capture(path)
+        if reason := self.why_not(path, x.device, x.dtype):
+            raise CommError(f"{self._journal.who}: {self._journal.operation} cannot take the path {path}: {reason}")
+
+    def _first_outside_capture(self, path: str) -> None:
+        if capturing():
+            raise CommError(
+                f"got the first call of the path {path} inside a CUDA graph capture; need one before it; "
+                "because all ranks make it together, and a capture cannot wait for them"
+            )

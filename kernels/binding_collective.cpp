@@ -81,10 +81,10 @@ Tensor collective(const Tensor& x, Tensor workspace, std::vector<int64_t> number
   if (!plain) codec.emplace(codec_number);
   Message message{};
   Tensor out = prepare(x, which, codec, of.mesh, message);
-  STD_TORCH_CHECK(workspace.device() == x.device() && workspace.numel() >= of.mesh.nbytes &&
+  STD_TORCH_CHECK((workspace.is_cpu() || workspace.device() == x.device()) && workspace.numel() >= of.mesh.nbytes &&
                       of.mesh.slot >= taco::collective_slot(message.spec, plain),
                   "got a workspace of ", workspace.numel(), " bytes with slots of ", of.mesh.slot, "; need ", of.mesh.nbytes,
-                  " on the tensor's device with slots of ", taco::collective_slot(message.spec, plain), "; because packets are written there");
+                  " on the tensor's device or in pinned memory of the host with slots of ", taco::collective_slot(message.spec, plain), "; because packets are written there");
   if (message.spec.stochastic) {
     const bool scatters = which == Collective::kReduceScatter || which == Collective::kTwoShot;
     const size_t wanted = (scatters ? of.mesh.world : 1) + (which == Collective::kTwoShot ? 1 : 0);

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from taco.comm.collectives import Collectives, Observer
-from taco.comm.crossover import Crossover
+from taco.comm.crossover import MEMORY_OF, Crossover
 from taco.comm.errors import CommError
 from taco.comm.layout import SLICE_BYTES
 from taco.comm.links import Links, group_links
@@ -35,7 +35,7 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
     crossover: a measured table, which chooses the path of every message of its dtype that it has times of, from
     min_bytes on also a compressed one; others follow the rules above. fused: whether compressed messages (with
     `NoCodec`: all of a dtype that codecs take) use taco's kernels over peers' memory: 'off' unless the table says so,
-    'auto' where they can run, 'require'. Not for all_to_all, messages, chunks of several sizes, several nodes.
+    'auto' where they can run, 'require'; memory: where their ranks meet (see `Fused`). Not for all_to_all, messages, chunks of several sizes, several nodes.
     With a node_size the constructor is collective over the group, and the first use of peers' memory always is.
     Rank-identical results: every rank gets the same bits (uncompressed ones in the backend's order of summation;
     compressed ones in rank order in fp32, cast once). Without autograd: results carry no gradient (taco.parallel's
@@ -58,6 +58,7 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
         exchange: str = "all_gather",
         crossover: Crossover | None = None,
         fused: str = "off",
+        memory: str = "auto",
     ) -> None:
         alone = group is None and not dist.is_initialized()
         rank, world_size = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
@@ -71,7 +72,8 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
         self.group, self.fused, self.exchange = group, fused, exchange
         self._links = Links((0,)) if alone else group_links(group, rank, self._journal, self._node_size(), exchange)
         self._lane = Lane(self._journal)
-        self._peers = Peers(group, codec, self._journal)
+        shared = MEMORY_OF.get(crossover.key.transport.rpartition(" ")[2], memory) if crossover else memory
+        self._peers = Peers(group, codec, self._journal, shared)
         self._known: set[torch.device] = set()  # devices that the table is of
 
     def _before(self, device: torch.device) -> None:

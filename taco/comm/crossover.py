@@ -35,6 +35,8 @@ COMPRESSED = ("unfused", "fused")
 MEASURED = UNCOMPRESSED + COMPRESSED
 SYMMETRIC_PATHS = ("symmetric", "symmetric_one_shot")
 FUSED_PATHS = ("fused", "fused_uncompressed")
+# transport: where fused kernels exchange packets, '' where they cannot
+MEMORY_OF = {"auto": "auto", "host": "host", "tcp": ""}
 VERSION = 1
 # a compressed path must have been measured this much faster: a noise of 2% in either time then costs 2% at most
 CLEARLY = 0.98

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from taco.comm.communicator import Communicator
-from taco.comm.crossover import COLLECTIVES, FUSED_PATHS, Crossover, Key, exists, key_here
+from taco.comm.crossover import COLLECTIVES, FUSED_PATHS, MEMORY_OF, Crossover, Key, exists, key_here
 from taco.comm.links import Journal
 from taco.comm.peers import Peers
 from taco.comm.select import PEER_PATHS, spans_nodes
@@ -45,15 +45,15 @@ def measure(
 ) -> Crossover:
     """The times of all paths between the ranks of `group`: the same table on every rank. Collective.
 
-    transport: of the process group (see `key_here`); with another one than 'auto' no path uses peers' memory, because
-    it stands for GPUs that do not address each other. sizes: bytes of the full tensor, ascending; the table ends early
+    transport: of the process group (see `key_here`); with 'host' kernels use the host's memory and not the peers', with
+    'tcp' none: they stand for GPUs that do not address each other. sizes: bytes of the full tensor, ascending; the table ends early
     where memory, or after `limit_s` seconds time, is short. A time is the largest over the ranks of their medians over
     `repeats` batches, in which the paths take turns. say: told each size. Raises ConfigError for less than two ranks.
     """
     world_size = dist.get_world_size(group)
     require(world_size > 1, f"{world_size} rank", "at least two", "one rank sends nothing")
     key = key_here(device, transport, world_size, codec, dtype, node_size)
-    paths = _paths(group, codec, key, device, dtype, use_peers=transport == "auto")
+    paths = _paths(group, codec, key, device, dtype, memory=MEMORY_OF[transport])
     together = _Together(group, device)
     times: dict[str, dict[int, dict[str, float]]] = {collective: {} for collective in collectives}
     start = time.perf_counter()
@@ -80,21 +80,21 @@ def _paths(
     device: torch.device,
     dtype: torch.dtype,
     *,
-    use_peers: bool,
+    memory: str,
 ) -> dict[str, Communicator]:
     """A communicator that takes it, for each path that can run."""
     compressed = not isinstance(codec, NoCodec)
     found = {"uncompressed": Communicator(group, NONE, role=ROLE)}
     if compressed:
         found["unfused"] = Communicator(group, codec, role=ROLE, node_size=key.node_size)
-    peers = Peers(group, codec, Journal(dist.get_rank(group), key.world_size, ROLE))
+    peers = Peers(group, codec, Journal(dist.get_rank(group), key.world_size, ROLE), memory or "auto")
     one_node = not spans_nodes(key.world_size, key.node_size)
-    for path in PEER_PATHS if use_peers and one_node else ():
+    for path in PEER_PATHS if memory and one_node else ():
         if (path == "fused" and not compressed) or peers.why_not(path, device, dtype):
             continue
         if path in FUSED_PATHS:
             chosen = codec if path == "fused" else NONE
-            found[path] = Communicator(group, chosen, role=ROLE, fused="require")
+            found[path] = Communicator(group, chosen, role=ROLE, fused="require", memory=memory)
         else:
             found[path] = Communicator(group, NONE, role=ROLE, crossover=_only(key, path))
     return found

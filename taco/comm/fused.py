@@ -1,4 +1,4 @@
-"""All-reduce, reduce-scatter and all-gather in one kernel each, on GPUs that address each other's memory.
+"""All-reduce, reduce-scatter and all-gather in one kernel each, on GPUs that address a common memory.
 
 Encode, transfer, sum and decode of all chunks of a message overlap within one launch (kernels/README.md has the
 protocol). Results equal those of the unfused algorithms (taco/comm/algorithms.py) bit for bit and are the same on every
@@ -7,6 +7,7 @@ rank. NVLink multicast is not used.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 
 import torch
@@ -25,12 +26,15 @@ ONE_SHOT, TWO_SHOT, REDUCE_SCATTER, ALL_GATHER = range(4)
 NAMES = ("all_reduce", "all_reduce", "reduce_scatter", "all_gather")
 ALGORITHMS = ("auto", "one_shot", "two_shot")
 PHASES = ("the exchange of packets", "the gathering of sums")
+MEMORIES = ("auto", "peer", "host")
+# of a kernel that exchanges through the host's memory: more do not speed up PCIe, and their polls take of it
+HOST_SMS = 32
 MIN_CAPABILITY = (9, 0)
 MAX_SEEDS = 32
 
 
 def why_not(codec: Codec, group: dist.ProcessGroup | None, device: torch.device) -> str:
-    """Why `Fused` cannot run there, or ''. Asks nobody: peers without peer access are found by `Fused` itself."""
+    """Why `Fused` cannot run there, or ''. Asks no other rank: `Fused` itself finds memory that they cannot share."""
     if not isinstance(codec, (GroupCodec, NoCodec)):
         return f"codec {codec.name!r} has no fused kernel (group codecs and none have)"
     if device.type != "cuda":
@@ -50,11 +54,13 @@ class Fused:
     """The fused collectives of this rank in `group`. The constructor is collective over it.
 
     codec: a group codec, or `NoCodec` for sums of the elements themselves. sms: SMs that a kernel occupies at most, 0:
-    all; a GEMM runs beside a small number. timeout: seconds after which a wait for a peer ends in a `CommError`.
+    all, or 32 through the host's memory; a GEMM runs beside a small number. timeout: seconds after which a wait for a
+    peer ends in a `CommError`. memory: where ranks exchange packets: 'peer', their GPUs' (NVLink); 'host', the host's
+    (PCIe); 'auto': the former where all GPUs address each other. `memory` says which it is.
 
     All ranks make the same calls in the same order; calls on several streams follow each other in the order of issue.
     Calls may be captured in CUDA graphs and replayed in any number, in the same order on all ranks; the constructor may
-    not. Raises ValueError for what `why_not` names or where ranks differ, CommError where peers cannot be addressed.
+    not. Raises ValueError for what `why_not` names or where ranks differ, CommError where they cannot share memory.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class Fused:
         device: torch.device | None = None,
         sms: int = 0,
         timeout: float = 60.0,
+        memory: str = "auto",
     ) -> None:
         device = torch.device("cuda", torch.cuda.current_device()) if device is None else device
         if reason := why_not(codec, group, device):
@@ -78,27 +85,32 @@ class Fused:
         mine = torch.cuda.get_device_properties(device).multi_processor_count
         if sms < 0 or sms > mine:
             raise ValueError(f"got sms={sms}; need 0 (all) to {mine}; because this GPU has that many")
-        slot = workspace.slot_bytes(codec)
-        agreed = _agree(group, {"codec": codec, "sms": sms or mine})
+        if memory not in MEMORIES:
+            raise ValueError(f"got memory={memory!r}; need one of {', '.join(MEMORIES)}; because those can be shared")
+        agreed = _agree(group, {"codec": codec, "sms": sms or mine, "asked": sms, "memory": memory, **_place(device)})
+        self.memory = agreed["memory"]
+        sms = agreed["sms"] if sms or self.memory == "peer" else min(agreed["sms"], HOST_SMS)
+        meet = workspace.rendezvous if self.memory == "peer" else workspace.rendezvous_on_host
         try:
-            space = workspace.rendezvous(group, device, agreed["sms"], slot, timeout)
+            space = meet(group, device, sms, workspace.slot_bytes(codec), timeout)
         except RuntimeError as error:
             raise CommError(
-                f"got GPUs of {dist.get_world_size(group)} ranks that do not address each other's memory; need peer "
-                f"access, as NVLink gives it; because kernels write into it; torch said: {error}"
+                f"got {dist.get_world_size(group)} ranks that cannot share memory of the {self.memory}; need peer access "
+                f"between GPUs, or one host; because kernels write what others read; the reason: {error}"
             ) from error
-        self._setup(codec, space)
+        self._setup(codec, device, space)
 
     @classmethod
     def of(cls, codec: Codec, space: Workspace) -> Fused:
         """With a workspace of one's own."""
         self = cls.__new__(cls)
-        self._setup(codec, space)
+        self.memory = "peer" if space.buffer.is_cuda else "host"
+        self._setup(codec, space.addresses.device, space)
         return self
 
-    def _setup(self, codec: Codec, space: Workspace) -> None:
+    def _setup(self, codec: Codec, device: torch.device, space: Workspace) -> None:
         cuda.load()
-        self.codec, self.workspace = codec, space
+        self.codec, self.device, self.workspace = codec, device, space
         self.rank, self.world_size = space.rank, space.world_size
         self._numbers, self._number = space.numbers, workspace.number_of(codec)
         self._stochastic = getattr(codec, "rounding", "") == "stochastic"
@@ -106,7 +118,8 @@ class Fused:
         self._stream: torch.cuda.Stream | None = None
 
     def __repr__(self) -> str:
-        return f"Fused(codec={self.codec.name}, rank {self.rank} of {self.world_size}, {self.workspace.sms} SMs)"
+        where = f"rank {self.rank} of {self.world_size}, {self.workspace.sms} SMs, memory of the {self.memory}"
+        return f"Fused(codec={self.codec.name}, {where})"
 
     @torch.no_grad()
     def all_reduce(self, x: Tensor, *, algorithm: str = "auto", seed: int = 0) -> Tensor:
@@ -147,10 +160,8 @@ class Fused:
 
     def _run(self, kind: int, x: Tensor, seeds: Sequence[int]) -> Tensor:
         check_dtype(x.dtype, "a tensor")
-        if x.device != self.workspace.buffer.device:
-            raise ValueError(
-                f"got a tensor on {x.device}; need {self.workspace.buffer.device}; because the workspace is there"
-            )
+        if x.device != self.device:
+            raise ValueError(f"got a tensor on {x.device}; need {self.device}; because its kernels share memory")
         self.check()
         self._follow()
         sent = list(seeds) if self._stochastic else []
@@ -158,7 +169,7 @@ class Fused:
 
     def _follow(self) -> None:
         """Order this call after the last one where that was on another stream: both use the workspace."""
-        stream = torch.cuda.current_stream(self.workspace.buffer.device)
+        stream = torch.cuda.current_stream(self.device)
         last, self._stream = self._stream, stream
         if last is None or last == stream:
             return
@@ -169,14 +180,32 @@ class Fused:
             stream.wait_stream(last)
 
 
+def _place(device: torch.device) -> dict:
+    return {"host": socket.gethostname(), "device": device.index, "gpus": torch.cuda.device_count()}
+
+
 def _agree(group: dist.ProcessGroup, mine: dict) -> dict:
-    """What all ranks have, with the fewest SMs of any. Raises ValueError where codecs differ."""
+    """What all ranks have, with the fewest SMs of any and the memory that they share.
+
+    Raises ValueError where codecs, `sms` or `memory` differ.
+    """
     all_of: list = [None] * dist.get_world_size(group)
     dist.all_gather_object(all_of, mine, group=group)
     for rank, other in enumerate(all_of):
-        if other["codec"] != mine["codec"]:
-            raise ValueError(
-                f"got codec {mine['codec']} here and {other['codec']} on rank {rank}; need one; because ranks decode each "
-                "other's packets"
-            )
-    return {**mine, "sms": min(each["sms"] for each in all_of)}
+        for name in ("codec", "asked", "memory"):
+            if other[name] != mine[name]:
+                raise ValueError(
+                    f"got {name} {mine[name]} here and {other[name]} on rank {rank}; need one; because ranks run one kernel"
+                )
+    blocked: list = [None] * len(all_of)
+    dist.all_gather_object(blocked, _blocked(all_of, mine), group=group)
+    memory = mine["memory"] if mine["memory"] != "auto" else ("host" if any(blocked) else "peer")
+    return {"sms": min(each["sms"] for each in all_of), "memory": memory}
+
+
+def _blocked(all_of: Sequence[dict], mine: dict) -> bool:
+    """Whether this GPU is known not to address another's memory."""
+    devices = [each["device"] for each in all_of]
+    if len({each["host"] for each in all_of}) > 1 or len(set(devices)) < len(devices) or max(devices) >= mine["gpus"]:
+        return False  # each rank sees GPUs of its own: torch's rendezvous finds out
+    return not all(torch.cuda.can_device_access_peer(mine["device"], d) for d in devices if d != mine["device"])

@@ -1,4 +1,4 @@
-"""The paths of a communicator whose kernels write into peers' memory; made when they are first used.
+"""The paths of a communicator whose kernels write into memory of the peers or of the host; made at their first use.
 
     path                  kernels                                           sum
     fused                 taco's: encode, push, decode and sum in one       as the compressed algorithms, bit for bit
@@ -25,10 +25,10 @@ from taco.config import NONE, Codec
 
 
 class Peers:
-    """The peer paths of one communicator with this codec."""
+    """The peer paths of one communicator with this codec. memory: as of `Fused`; with 'host' torch's paths cannot run."""
 
-    def __init__(self, group: dist.ProcessGroup | None, codec: Codec, journal: Journal) -> None:
-        self._group, self._codec, self._journal = group, codec, journal
+    def __init__(self, group: dist.ProcessGroup | None, codec: Codec, journal: Journal, memory: str = "auto") -> None:
+        self._group, self._codec, self._journal, self._memory = group, codec, journal, memory
         self._reasons: dict[tuple, str] = {}
         self._fused: dict[tuple[Codec, torch.device], Fused] = {}
         self._symmetric: dict[torch.device, symmetric.SymmetricReduce] = {}
@@ -44,6 +44,8 @@ class Peers:
             self._first_outside_capture(path)
             if path in FUSED_PATHS:
                 mine = why_not(codec, self._group, device)
+            elif self._memory == "host":
+                mine = "got memory='host'; need 'auto' or 'peer'; because torch's kernels use the peers'"
             else:
                 mine = symmetric.why_not(self._group, device, dtype)
             reasons: list = [None] * dist.get_world_size(self._group)
@@ -84,7 +86,7 @@ class Peers:
         key = (codec, x.device)
         if key not in self._fused:
             self._refuse(path, x)
-            self._fused[key] = Fused(self._group, codec, device=x.device)
+            self._fused[key] = Fused(self._group, codec, device=x.device, memory=self._memory)
         return self._fused[key]
 
     def _refuse(self, path: str, x: Tensor) -> None:

@@ -1,5 +1,8 @@
 """Memory that all GPUs of a group address: where fused collectives exchange packets.
 
+It is that of the GPUs (torch symmetric memory), each rank's part on its own; or, where they do not address each other,
+memory of the host that all ranks share, pinned, which every GPU reads and writes over PCIe.
+
 Layout (kernels/mesh.cuh): header, turns of the pipelines, flags, packets. With W ranks, P = 4 pipelines an SM and
 `slot` bytes a packet of 4096 elements (8192 for groups of 2048), a workspace has about
 
@@ -10,8 +13,13 @@ whatever the size of the messages: 2 GPUs of 132 SMs and INT8 take 41 MiB.
 
 from __future__ import annotations
 
+import mmap
+import os
+import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -25,6 +33,7 @@ from taco.config import Codec, GroupCodec, NoCodec
 HEADER, PHASES, SLOTS, PIPES = 32, 2, 8, 4
 REPORT = 5
 WARPS, TILE = 4, 256
+SHARED = Path("/dev/shm")  # a file system in memory, which processes of one host share
 
 
 def slot_bytes(codec: Codec) -> int:
@@ -48,7 +57,8 @@ def nbytes(world_size: int, sms: int, slot: int) -> int:
 
 @dataclass(frozen=True)
 class Workspace:
-    """One rank's part. buffer: uint8 on its GPU. addresses: int64 [world_size] there, of every rank's buffer.
+    """One rank's part. buffer: uint8, on its GPU or of the host. addresses: int64 [world_size] on the GPU, of every
+    rank's buffer.
 
     report: int64 [REPORT] of pinned host memory, where a kernel says who did not arrive. keep: what the memory of the
     peers lives as long as.
@@ -88,6 +98,64 @@ def rendezvous(group: dist.ProcessGroup, device: torch.device, sms: int, slot: i
     dist.barrier(group, device_ids=[device.index])
     addresses = torch.tensor(list(handle.buffer_ptrs), dtype=torch.int64, device=device)
     return Workspace(buffer, addresses, _report(), rank, size, sms, slot, timeout, handle)
+
+
+def rendezvous_on_host(
+    group: dist.ProcessGroup, device: torch.device, sms: int, slot: int, timeout: float
+) -> Workspace:
+    """A workspace in pinned memory that the processes of one host share. Collective over the group.
+
+    Raises `RuntimeError` on every rank where one cannot map it: another host, or too little of /dev/shm.
+    """
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    each = -(-nbytes(size, sms, slot) // mmap.PAGESIZE) * mmap.PAGESIZE
+    named: list = [None]
+    if rank == 0:
+        named = [_shared_file(each * size)]
+    dist.broadcast_object_list(named, group=group, group_src=0)
+    [name] = named
+    mapped, failure = None, name if isinstance(name, OSError) else None
+    if failure is None:
+        try:
+            mapped = _mapped(SHARED / name, each * size)
+        except (OSError, RuntimeError) as error:
+            failure = error
+    failures: list = [None] * size
+    # all have it open, or one has failed: the name can go
+    dist.all_gather_object(failures, failure and f"rank {rank}: {failure}", group=group)
+    if rank == 0 and not isinstance(name, OSError):
+        (SHARED / name).unlink(missing_ok=True)
+    if failed := [text for text in failures if text]:
+        raise RuntimeError(f"ranks cannot share {each * size} bytes of {SHARED}: {'; '.join(failed)}")
+    addresses = torch.tensor([mapped.data_ptr() + each * r for r in range(size)], dtype=torch.int64, device=device)
+    buffer = mapped[each * rank : each * rank + nbytes(size, sms, slot)]
+    return Workspace(buffer, addresses, _report(), rank, size, sms, slot, timeout, mapped)
+
+
+def _shared_file(size: int) -> str | OSError:
+    """The name of a new file of zeroes in `SHARED`, or why there is none."""
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="taco-", dir=SHARED)
+    except OSError as error:
+        return error
+    try:
+        os.posix_fallocate(descriptor, 0, size)  # fails here, and not at the first access, where room is short
+    except OSError as error:
+        Path(path).unlink()
+        return error
+    finally:
+        os.close(descriptor)
+    return Path(path).name
+
+
+def _mapped(path: Path, size: int) -> Tensor:
+    """A file as uint8 [size] that this process's GPU addresses as the CPU does."""
+    with path.open("r+b") as file:
+        memory = torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=torch.uint8)
+    runtime = torch.cuda.cudart()
+    torch.cuda.check_error(int(runtime.cudaHostRegister(memory.data_ptr(), size, 0)))
+    weakref.finalize(memory, runtime.cudaHostUnregister, memory.data_ptr()).atexit = False
+    return memory
 
 
 def local(world_size: int, device: torch.device, sms: int, slot: int, timeout: float) -> Sequence[Workspace]:

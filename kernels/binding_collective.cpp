@@ -23,12 +23,18 @@ struct Numbers {
 };
 
 Numbers numbers_of(const std::vector<int64_t>& n) {
-  STD_TORCH_CHECK(n.size() == 8, "got ", n.size(), " numbers of a workspace; need 8; because they describe it");
-  STD_TORCH_CHECK(n[0] && n[1] && n[3] > 1 && n[2] >= 0 && n[2] < n[3] && n[7] > 0 && n[7] * taco::kMaxPipes <= n[4] && n[5] > 0 &&
-                      n[5] % 128 == 0,
+  STD_TORCH_CHECK(n.size() == 10, "got ", n.size(), " numbers of a workspace; need 10; because they describe it");
+  STD_TORCH_CHECK(n[0] && n[1] && n[2] && n[4] > 1 && n[3] >= 0 && n[3] < n[4] && n[9] > 0 && n[9] * taco::kMaxPipes <= n[5] &&
+                      n[6] > 0 && n[6] % 128 == 0,
                   "got other numbers of a workspace; need those of a taco.comm.workspace.Workspace; because kernels write there");
-  const Mesh mesh(reinterpret_cast<uint8_t* const*>(n[0]), reinterpret_cast<int64_t*>(n[1]), int(n[2]), int(n[3]), int(n[4]), int(n[5]), n[6]);
-  return {mesh, int(n[7])};
+  Mesh mesh{};
+  mesh.workspaces = reinterpret_cast<uint8_t* const*>(n[0]);
+  mesh.state = reinterpret_cast<uint32_t*>(n[1]);
+  mesh.report = reinterpret_cast<int64_t*>(n[2]);
+  mesh.rank = int(n[3]), mesh.world = int(n[4]), mesh.pipelines = int(n[5]), mesh.slot = int(n[6]), mesh.pause = int(n[7]);
+  mesh.timeout = n[8];
+  mesh.lay_out();
+  return {mesh, int(n[9])};
 }
 
 // The message and the tensor of its result.

@@ -21,25 +21,23 @@ __global__ void __launch_bounds__(Room<K, C>::kThreads, 1)
   const int pipe = warp < kSenders ? warp / kWarps : (warp < kReceiver ? warp - kSenders : (lane < R::kPipes ? lane : 0));
   const uint32_t base = first + skipped + pipe * R::kBytes;
   uint8_t* const generic = shared + skipped + pipe * R::kBytes;
+  uint32_t* const failed = reinterpret_cast<uint32_t*>(generic + R::kFailed);
   if (warp == kReceiver && lane < R::kPipes) {
     for (int i = 0; i < R::kCount; ++i) {
       const bool by_workers = i < R::kFree || (i >= R::kTotalFull && i < R::kTotalFree) || i >= R::kConsumed;
       Barrier{base + R::kBarriers + 8 * i}.init(by_workers ? kWarps : 1);
     }
-    *reinterpret_cast<uint32_t*>(generic + R::kFailed) = 0;
+    *failed = mesh.state[kBroken];
     publish_shared();
   }
-  __syncthreads();
   const Course course(mesh, pipe * int(gridDim.x) + int(blockIdx.x), R::kPipes * int(gridDim.x), message.chunks);
+  __syncthreads();
   if (warp == kReceiver) {
-    uint32_t* const failed = reinterpret_cast<uint32_t*>(generic + R::kFailed);
-    return Receiver<K, C>(mesh, course, base, failed).run(lane < R::kPipes);
-  }
-  if (course.count == 0) return;
-  if (warp < kSenders) {
+    Receiver<K, C>(mesh, course, base, failed).run(lane < R::kPipes);
+  } else if (course.count > 0 && warp < kSenders) {
     Worker<K, C>(mesh, message, course, base, generic, Lane<typename K::S>(lane_bits, warp % kWarps)).run();
-  } else {
-    Sender<K, C>(mesh, course, base).run();
+  } else if (course.count > 0) {
+    Sender<K, C>(mesh, course, base, failed).run();
   }
 #endif
 }

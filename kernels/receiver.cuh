@@ -14,23 +14,19 @@ class Receiver {
   // shared: of the lane's pipeline; failed: its word in generic addresses.
   __device__ Receiver(const Mesh& mesh, const Course& course, uint32_t shared, uint32_t* failed)
       : mesh_(mesh), course_(course), inbox_(mesh, mesh.rank, 0, course.id), shared_(shared), failed_(failed) {
-    if (*static_cast<volatile uint32_t*>(header_of(mesh) + kBroken)) *failed_ = 1;
+    calls_ = mesh.state[kCalls];
     if (R::kSums) skip();
   }
 
   __device__ void run(bool mine) {
     bool left = mine && at_ < end();
     while (__any_sync(0xffffffffu, left)) {
-      if (left && free()) {
-        const uint32_t turn = course_.turn + uint32_t(chunk());
-        const int place = inbox_.place(turn, source_) + phase_ * (mesh_.pipelines * kSlots * inbox_.sources);
-        const bool here = raised(inbox_.flag(place), turn);
-        if (here || late()) {
-          bring(inbox_.packet(place), here && *failed_ == 0);
-          left = advance();
-        }
-      }
+      const bool done = left && receive();
+      if (done) left = advance();
+      // workers need the issue slots, and a look into the host's memory crosses PCIe
+      if (!__any_sync(0xffffffffu, done)) __nanosleep(mesh_.pause);
     }
+    if (mine && course_.id == 0) ++mesh_.state[kCalls];
   }
 
  private:
@@ -39,6 +35,17 @@ class Receiver {
   __device__ int chunk() const { return R::kSums ? at_ - (phase_ + 1) * kLag : at_; }
   __device__ Barrier barrier(int number) const { return {shared_ + R::kBarriers + 8 * number}; }
   __device__ bool free() const { return barrier(R::kConsumed + ring_.slot).test(ring_.parity ^ 1); }
+
+  // The next packet, if there is one and room for it.
+  __device__ bool receive() {
+    if (!free()) return false;
+    const uint32_t turn = course_.turn + uint32_t(chunk());
+    const int place = inbox_.place(turn, source_) + phase_ * (mesh_.pipelines * kSlots * inbox_.sources);
+    const bool here = raised(inbox_.flag(place), turn);
+    if (!here && !late()) return false;
+    bring(inbox_.packet(place), here && *failed_ == 0);
+    return true;
+  }
 
   // A packet, or the word that it has not come.
   __device__ void bring(const uint8_t* packet, bool ok) {
@@ -81,14 +88,13 @@ class Receiver {
     if (*failed_) return true;
     if (++polls_ % 64) return false;
     if (polls_ == 64) since_ = nanoseconds();
-    uint32_t* const header = header_of(mesh_);
-    if (*static_cast<volatile uint32_t*>(header + kBroken)) return true;
+    if (*static_cast<volatile uint32_t*>(mesh_.state + kBroken)) return true;
     if (int64_t(nanoseconds() - since_) < mesh_.timeout) return false;
-    if (atomicExch(header + kBroken, 1u) == 0) {
+    if (atomicExch(mesh_.state + kBroken, 1u) == 0) {
       volatile int64_t* const report = mesh_.report;
       report[kPeer] = source_ + (source_ >= mesh_.rank);
       report[kPhase] = phase_;
-      report[kCall] = header[kCalls];
+      report[kCall] = calls_;
       report[kKind] = int(C);
       __threadfence_system();
       report[kTold] = 1;
@@ -103,7 +109,7 @@ class Receiver {
   volatile uint32_t* const failed_;
   Ring<kIncoming> ring_;
   int at_ = 0, phase_ = 0, source_ = 0;
-  uint32_t polls_ = 0;
+  uint32_t polls_ = 0, calls_;  // calls_: before this one
   uint64_t since_ = 0;
 };
 

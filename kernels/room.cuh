@@ -60,7 +60,7 @@ struct Course {
 
   __device__ Course(const Mesh& mesh, int id_, int stride_, int chunks)
       : id(id_), stride(stride_), count(id_ < chunks ? (chunks - id_ + stride_ - 1) / stride_ : 0),
-        turn(*static_cast<volatile uint32_t*>(header_of(mesh) + kHeader + id_)) {}
+        turn(mesh.state[kHeader + id_]) {}
   __device__ int chunk(int i) const { return id + i * stride; }
 };
 

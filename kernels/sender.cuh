@@ -1,23 +1,25 @@
-// The warp of a pipeline that sends: packet after packet to the peers, lane by lane one of them.
+// The warp of a pipeline that sends: packet after packet into the peers' workspaces, lane by lane one of them.
 #pragma once
 
 #include "room.cuh"
 
 namespace taco {
 
-// Packets under way at once: the flag of one is raised when all of it is written, and the link must not wait for that.
-constexpr int kUnderWay = 3;
+// Packets under way at once. A flag is raised when its packet is written and a fence has passed, which takes as long again, because
+// it waits for what the whole SM has under way; the link must wait for neither. So flags share fences.
+constexpr int kUnderWay = 4;
 
 template <class K, Collective C>
 class Sender {
   using R = Room<K, C>;
 
  public:
-  __device__ Sender(const Mesh& mesh, const Course& course, uint32_t shared)
-      : mesh_(mesh), course_(course), shared_(shared), lane_(int(threadIdx.x & 31)) {}
+  // failed: the pipeline's word.
+  __device__ Sender(const Mesh& mesh, const Course& course, uint32_t shared, const uint32_t* failed)
+      : mesh_(mesh), course_(course), shared_(shared), failed_(failed), lane_(int(threadIdx.x & 31)) {}
 
   __device__ void run() {
-    Cursor first, last;  // of the packets under way: the next to be flagged, the next to be sent
+    Cursor first, last;  // of the packets under way: the next to be flagged, the next to set out
     int ahead = 0;
     while (first.left(course_)) {
       while (last.left(course_) && ahead < kUnderWay && (ahead == 0 ? wait(last) : here(last))) {
@@ -25,23 +27,23 @@ class Sender {
         last.advance(mesh_, course_);
         ++ahead;
       }
-      if (ahead == 1) wait_bulk_stores<0>();
-      if (ahead == 2) wait_bulk_stores<1>();
-      if (ahead == 3) wait_bulk_stores<2>();
-      raise(first);
-      first.advance(mesh_, course_);
-      --ahead;
+      // for all, or for all but the newest where more are to come
+      const bool some = ahead > 1 && last.left(course_);
+      if (some) {
+        wait_bulk_stores<1>();
+      } else {
+        wait_bulk_stores<0>();
+      }
+      fence_system();
+      for (; ahead > int(some); --ahead) {
+        raise(first);
+        first.advance(mesh_, course_);
+      }
     }
-    if (lane_ == 0) {
-      uint32_t* const header = header_of(mesh_);
-      header[kHeader + course_.id] = course_.turn + uint32_t(course_.count);
-      if (course_.id == 0) ++header[kCalls];
-    }
+    if (lane_ == 0) mesh_.state[kHeader + course_.id] = course_.turn + uint32_t(course_.count);
   }
 
  private:
-  static_assert(kUnderWay == 3, "run");
-
   // A place in the sequence of packets, which is that of the workers.
   struct Cursor {
     int at = 0, phase = 0, to = 1;  // to: of the peers, counted from this rank
@@ -77,9 +79,11 @@ class Sender {
   }
   __device__ bool here(const Cursor& c) const { return __all_sync(0xffffffffu, barrier(c.full()).test(c.parity())) != 0; }
 
-  // body(inbox, place) for each peer of the lane that gets the packet.
+  // body(inbox, place) for each peer of the lane that gets the packet. After a wait that failed, here or before, for none: peers may
+  // not have used up what it would overwrite.
   template <class Body>
   __device__ void each(const Cursor& c, Body body) const {
+    if (*static_cast<const volatile uint32_t*>(failed_)) return;
     const bool all = !R::kScatters || c.phase == 1;
     for (int k = lane_; k < (all ? mesh_.world - 1 : 1); k += 32) {
       const int owner = all ? k + (k >= mesh_.rank) : (mesh_.rank + c.to) % mesh_.world;
@@ -95,7 +99,7 @@ class Sender {
     commit_bulk_stores();
   }
   __device__ void raise(const Cursor& c) const {
-    each(c, [&](const Inbox& inbox, int place) { store_release(inbox.flag(place), turn(c) + 1); });
+    each(c, [&](const Inbox& inbox, int place) { store_relaxed(inbox.flag(place), turn(c) + 1); });
     __syncwarp();
     if (lane_ == 0) barrier(c.free()).arrive();
   }
@@ -103,6 +107,7 @@ class Sender {
   const Mesh& mesh_;
   const Course& course_;
   const uint32_t shared_;
+  const uint32_t* const failed_;
   const int lane_;
 };
 

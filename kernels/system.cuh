@@ -5,18 +5,27 @@
 
 namespace taco {
 
-// What was written before the release, by this thread or seen by it, is seen after the acquire that reads its number.
 __device__ __forceinline__ uint32_t load_acquire(const uint32_t* flag) {
   uint32_t v;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
   return v;
 }
-__device__ __forceinline__ void store_release(uint32_t* flag, uint32_t v) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(v) : "memory");
+// To poll with: an acquire empties the L1 cache of its SM each time.
+__device__ __forceinline__ uint32_t load_relaxed(const uint32_t* flag) {
+  uint32_t v;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
+  return v;
 }
+// After `fence_system`, a release: whoever acquires the number sees what this thread has written or seen before the fence.
+__device__ __forceinline__ void store_relaxed(uint32_t* flag, uint32_t v) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(v) : "memory");
+}
+__device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-// Whether a flag has reached `turn` + 1.
-__device__ __forceinline__ bool raised(const uint32_t* flag, uint32_t turn) { return int32_t(load_acquire(flag) - turn - 1) >= 0; }
+// Whether a flag is `turn` + 1; if so, what was written before it was raised is seen.
+__device__ __forceinline__ bool raised(const uint32_t* flag, uint32_t turn) {
+  return load_relaxed(flag) == turn + 1 && load_acquire(flag) == turn + 1;
+}
 
 __device__ __forceinline__ uint64_t nanoseconds() {
   uint64_t t;
@@ -56,8 +65,8 @@ struct Barrier {
         ".reg .pred done;\n"
         "again:\n"
         "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-        "@done bra.uni finished;\n"
-        "bra.uni again;\n"
+        "@done bra finished;\n"
+        "bra again;\n"
         "finished:\n"
         "}\n" ::"r"(at),
         "r"(parity)
@@ -75,7 +84,7 @@ __device__ __forceinline__ void bulk_store(void* to, uint32_t from, uint32_t byt
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void commit_bulk_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// All but the newest N commits of this thread are written, as far as other threads see.
+// All but the newest N commits of this thread are written.
 template <int N>
 __device__ __forceinline__ void wait_bulk_stores() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");

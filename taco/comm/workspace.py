@@ -3,7 +3,7 @@
 It is that of the GPUs (torch symmetric memory), each rank's part on its own; or, where they do not address each other,
 memory of the host that all ranks share, pinned, which every GPU reads and writes over PCIe.
 
-Layout (kernels/mesh.cuh): header, turns of the pipelines, flags, packets. With W ranks, P = 4 pipelines an SM and
+Layout (kernels/mesh.cuh): flags, then packets. With W ranks, P = 4 pipelines an SM and
 `slot` bytes a packet of 4096 elements (8192 for groups of 2048), a workspace has about
 
     2 phases * P * 8 slots * (W - 1) * (slot + 4) bytes
@@ -33,6 +33,8 @@ from taco.config import Codec, GroupCodec, NoCodec
 HEADER, PHASES, SLOTS, PIPES = 32, 2, 8, 4
 REPORT = 5
 WARPS, TILE = 4, 256
+# between two looks at flags: those of the host's memory are read over PCIe
+PAUSE_NS, HOST_PAUSE_NS = 32, 500
 SHARED = Path("/dev/shm")  # a file system in memory, which processes of one host share
 
 
@@ -52,13 +54,13 @@ def nbytes(world_size: int, sms: int, slot: int) -> int:
     """Bytes of a workspace for kernels on at most `sms` SMs."""
     pipelines = PIPES * sms
     places = PHASES * pipelines * SLOTS * (world_size - 1)
-    return _padded(4 * (HEADER + pipelines)) + _padded(4 * places) + places * slot
+    return _padded(4 * places) + places * slot
 
 
 @dataclass(frozen=True)
 class Workspace:
     """One rank's part. buffer: uint8, on its GPU or of the host. addresses: int64 [world_size] on the GPU, of every
-    rank's buffer.
+    rank's buffer. state: int32 [HEADER + pipelines] on the GPU: what kernels keep from call to call.
 
     report: int64 [REPORT] of pinned host memory, where a kernel says who did not arrive. keep: what the memory of the
     peers lives as long as.
@@ -66,6 +68,7 @@ class Workspace:
 
     buffer: Tensor
     addresses: Tensor
+    state: Tensor
     report: Tensor
     rank: int
     world_size: int
@@ -78,13 +81,15 @@ class Workspace:
     def numbers(self) -> list[int]:
         """As kernels/binding_collective.cpp reads it."""
         return [
-            *(self.addresses.data_ptr(), self.report.data_ptr(), self.rank, self.world_size),
-            *(PIPES * self.sms, self.slot, int(self.timeout * 1e9), self.sms),
+            *(self.addresses.data_ptr(), self.state.data_ptr(), self.report.data_ptr(), self.rank, self.world_size),
+            *(PIPES * self.sms, self.slot, PAUSE_NS if self.buffer.is_cuda else HOST_PAUSE_NS, int(self.timeout * 1e9), self.sms),
         ]
 
 
-def _report() -> Tensor:
-    return torch.zeros(REPORT, dtype=torch.int64).pin_memory()
+def _private(device: torch.device, sms: int) -> tuple[Tensor, Tensor]:
+    """state and report."""
+    state = torch.zeros(HEADER + PIPES * sms, dtype=torch.int32, device=device)
+    return state, torch.zeros(REPORT, dtype=torch.int64).pin_memory()
 
 
 def rendezvous(group: dist.ProcessGroup, device: torch.device, sms: int, slot: int, timeout: float) -> Workspace:
@@ -97,7 +102,7 @@ def rendezvous(group: dist.ProcessGroup, device: torch.device, sms: int, slot: i
     # nobody may write into a workspace before it is zero
     dist.barrier(group, device_ids=[device.index])
     addresses = torch.tensor(list(handle.buffer_ptrs), dtype=torch.int64, device=device)
-    return Workspace(buffer, addresses, _report(), rank, size, sms, slot, timeout, handle)
+    return Workspace(buffer, addresses, *_private(device, sms), rank, size, sms, slot, timeout, handle)
 
 
 def rendezvous_on_host(
@@ -129,7 +134,7 @@ def rendezvous_on_host(
         raise RuntimeError(f"ranks cannot share {each * size} bytes of {SHARED}: {'; '.join(failed)}")
     addresses = torch.tensor([mapped.data_ptr() + each * r for r in range(size)], dtype=torch.int64, device=device)
     buffer = mapped[each * rank : each * rank + nbytes(size, sms, slot)]
-    return Workspace(buffer, addresses, _report(), rank, size, sms, slot, timeout, mapped)
+    return Workspace(buffer, addresses, *_private(device, sms), rank, size, sms, slot, timeout, mapped)
 
 
 def _shared_file(size: int) -> str | OSError:
@@ -163,7 +168,7 @@ def local(world_size: int, device: torch.device, sms: int, slot: int, timeout: f
     buffers = [torch.zeros(nbytes(world_size, sms, slot), dtype=torch.uint8, device=device) for _ in range(world_size)]
     addresses = torch.tensor([b.data_ptr() for b in buffers], dtype=torch.int64, device=device)
     return [
-        Workspace(buffer, addresses, _report(), rank, world_size, sms, slot, timeout, buffers)
+        Workspace(buffer, addresses, *_private(device, sms), rank, world_size, sms, slot, timeout, buffers)
         for rank, buffer in enumerate(buffers)
     ]
 

@@ -8,6 +8,7 @@ rank. NVLink multicast is not used.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,22 @@ ALGORITHMS = ("auto", "one_shot", "two_shot")
 PHASES = ("the exchange of packets", "the gathering of sums")
 MIN_CAPABILITY = (9, 0)
 MAX_SEEDS = 32
+
+
+@lru_cache(maxsize=1)
+def load() -> None:
+    """Load the library and register the operator's fake, once a process. Raises `BuildError` as `cuda.load`."""
+    cuda.load()
+    torch.library.register_fake("taco::collective", _fake_collective)
+
+
+def _fake_collective(
+    x: Tensor, workspace: Tensor, numbers: Sequence[int], codec: int, kind: int, seeds: Sequence[int]
+) -> Tensor:
+    numel, world_size = x.numel(), numbers[3]
+    if kind == ALL_GATHER:
+        return x.new_empty((world_size, numel))
+    return x.new_empty((numel // world_size if kind == REDUCE_SCATTER else numel,))
 
 
 def why_not(codec: Codec, group: dist.ProcessGroup | None, device: torch.device) -> str:
@@ -97,7 +114,7 @@ class Fused:
         return self
 
     def _setup(self, codec: Codec, space: Workspace) -> None:
-        cuda.load()
+        load()
         self.codec, self.workspace = codec, space
         self.rank, self.world_size = space.rank, space.world_size
         self._numbers, self._number = space.numbers, workspace.number_of(codec)

@@ -23,7 +23,7 @@ struct Numbers {
 };
 
 Numbers numbers_of(const std::vector<int64_t>& n) {
-  STD_TORCH_CHECK(n.size() == 10, "got ", n.size(), " numbers of a workspace; need 10; because they describe it");
+  STD_TORCH_CHECK(n.size() == 11, "got ", n.size(), " numbers of a workspace; need 11; because they describe it");
   STD_TORCH_CHECK(n[0] && n[1] && n[2] && n[4] > 1 && n[3] >= 0 && n[3] < n[4] && n[9] > 0 && n[9] * taco::kMaxPipes <= n[5] &&
                       n[6] > 0 && n[6] % 128 == 0,
                   "got other numbers of a workspace; need those of a taco.comm.workspace.Workspace; because kernels write there");
@@ -34,6 +34,7 @@ Numbers numbers_of(const std::vector<int64_t>& n) {
   mesh.rank = int(n[3]), mesh.world = int(n[4]), mesh.pipelines = int(n[5]), mesh.slot = int(n[6]), mesh.pause = int(n[7]);
   mesh.timeout = n[8];
   mesh.lay_out();
+  STD_TORCH_CHECK(n[10] >= mesh.nbytes, "got a workspace of ", n[10], " bytes; need ", mesh.nbytes, "; because kernels write there");
   return {mesh, int(n[9])};
 }
 
@@ -76,7 +77,8 @@ Tensor prepare(const Tensor& x, Collective collective, const std::optional<taco:
   return out;
 }
 
-Tensor collective(const Tensor& x, Tensor workspace, std::vector<int64_t> numbers, int64_t codec_number, int64_t kind,
+// token: changed as far as callers know, so that calls keep their order.
+Tensor collective(const Tensor& x, Tensor token, std::vector<int64_t> numbers, int64_t codec_number, int64_t kind,
                   std::vector<int64_t> seeds) {
   STD_TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "got x that is not a contiguous CUDA tensor; need one; because peers read it in flat order");
   STD_TORCH_CHECK(kind >= 0 && kind <= int(Collective::kAllGather), "got collective ", kind, "; need 0 to 3; because those have kernels");
@@ -87,10 +89,9 @@ Tensor collective(const Tensor& x, Tensor workspace, std::vector<int64_t> number
   if (!plain) codec.emplace(codec_number);
   Message message{};
   Tensor out = prepare(x, which, codec, of.mesh, message);
-  STD_TORCH_CHECK((workspace.is_cpu() || workspace.device() == x.device()) && workspace.numel() >= of.mesh.nbytes &&
-                      of.mesh.slot >= taco::collective_slot(message.spec, plain),
-                  "got a workspace of ", workspace.numel(), " bytes with slots of ", of.mesh.slot, "; need ", of.mesh.nbytes,
-                  " on the tensor's device or in pinned memory of the host with slots of ", taco::collective_slot(message.spec, plain), "; because packets are written there");
+  STD_TORCH_CHECK(token.device() == x.device() && of.mesh.slot >= taco::collective_slot(message.spec, plain), "got slots of ",
+                  of.mesh.slot, " bytes or a token on another device; need slots of ", taco::collective_slot(message.spec, plain),
+                  " bytes and a token on the tensor's; because packets have that size");
   if (message.spec.stochastic) {
     const bool scatters = which == Collective::kReduceScatter || which == Collective::kTwoShot;
     const size_t wanted = (scatters ? of.mesh.world : 1) + (which == Collective::kTwoShot ? 1 : 0);
@@ -114,7 +115,7 @@ Tensor collective(const Tensor& x, Tensor workspace, std::vector<int64_t> number
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(taco, m) {
-  m.def("collective(Tensor x, Tensor(a!) workspace, int[] numbers, int codec, int kind, int[] seeds) -> Tensor");
+  m.def("collective(Tensor x, Tensor(a!) token, int[] numbers, int codec, int kind, int[] seeds) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(taco, CUDA, m) { m.impl("collective", TORCH_BOX(&collective)); }

@@ -37,7 +37,9 @@ struct Room {
   static constexpr int kBytes = round_up(kFailed + 4, kAlign);
 
   static constexpr int kFit = (kSharedMemory - (kAlign - 1024)) / kBytes;
-  static constexpr int kPipes = kFit < kMaxPipes ? kFit : kMaxPipes;
+  // kernels that learn the codec at run time take more registers
+  static constexpr int kMost = K::S::LANES ? kMaxPipes : kMaxPipes - 1;
+  static constexpr int kPipes = kFit < kMost ? kFit : kMost;
   static_assert(kPipes >= 1, "a pipeline fits");
   static constexpr int kThreads = (kPipes * (kWarps + 1) + 1) * 32, kShared = kPipes * kBytes + kAlign - 1024;
 };

@@ -68,6 +68,7 @@ def test_missing_toolkit_is_named(tmp_path: Path) -> None:
 def test_library_loads_and_registers_its_operators() -> None:
     operations = ("encode", "decode_sum", "decode_sum_encode")
     names = [family + operation for family in ("", "minmax_", "tahquant_") for operation in operations]
+    names.append("collective")
     code = (
         f"import torch; torch.ops.load_library({str(kernels.LIBRARY)!r}); "
         f"print(*(getattr(torch.ops.taco, n).default for n in {names}))"

@@ -36,6 +36,8 @@ from taco.train.launch import World
 
 SHOTS = {"two-shot": "two_shot_all_reduce_", "one-shot": "one_shot_all_reduce"}
 """Arms symm-* and their operators."""
+MEMORIES = {"nvlink": "peer", "host": "host"}
+"""Transport: the memory in which the ranks of our kernels meet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,7 @@ class Arms:
         arms = [self._backend(case)]
         if nvlink and case.collective == "all_reduce":
             arms += [self._symm(case, shots) for shots in SHOTS]
-        if nvlink:
+        if self.grid.transport in MEMORIES:
             arms += [self._our_kernel(case, codec) for codec in ("none", *case.codecs)]
         arms += [self._packets(case, codec) for codec in case.codecs]
         return arms + [self._peer(case, peer) for peer in self.peers if peer.collective == case.collective]
@@ -146,7 +148,8 @@ class Arms:
             config, device = preset(codec), self.here.device
             reason = fused.why_not(config, dist.group.WORLD, device)
             try:
-                self._fused[codec] = reason or fused.Fused(dist.group.WORLD, config, device=device)
+                memory = MEMORIES[self.grid.transport]
+                self._fused[codec] = reason or fused.Fused(dist.group.WORLD, config, device=device, memory=memory)
             except Exception as error:  # its reason is told at every size
                 self._fused[codec] = failure(error)
         found = self._fused[codec]

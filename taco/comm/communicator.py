@@ -34,8 +34,9 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
     packets are gathered, 'all_gather' or 'send_recv' (see `EXCHANGES` of taco/comm/links.py).
     crossover: a measured table, which chooses the path of every message of its dtype that it has times of, from
     min_bytes on also a compressed one; others follow the rules above. fused: whether compressed messages (with
-    `NoCodec`: all of a dtype that codecs take) use taco's kernels over peers' memory: 'off' unless the table says so,
-    'auto' where they can run, 'require'; memory: where their ranks meet (see `Fused`). Not for all_to_all, messages, chunks of several sizes, several nodes.
+    `NoCodec`: all of a dtype that codecs take) use taco's kernels over shared memory: 'off' unless the table says so,
+    'auto' where they can run, 'require'; memory: which, 'peer', 'host' or 'auto' (see `Fused`). Not for all_to_all,
+    messages, chunks of several sizes, several nodes.
     With a node_size the constructor is collective over the group, and the first use of peers' memory always is.
     Rank-identical results: every rank gets the same bits (uncompressed ones in the backend's order of summation;
     compressed ones in rank order in fp32, cast once). Without autograd: results carry no gradient (taco.parallel's

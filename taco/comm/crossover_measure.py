@@ -46,9 +46,10 @@ def measure(
     """The times of all paths between the ranks of `group`: the same table on every rank. Collective.
 
     transport: of the process group (see `key_here`); with 'host' kernels use the host's memory and not the peers', with
-    'tcp' none: they stand for GPUs that do not address each other. sizes: bytes of the full tensor, ascending; the table ends early
-    where memory, or after `limit_s` seconds time, is short. A time is the largest over the ranks of their medians over
-    `repeats` batches, in which the paths take turns. say: told each size. Raises ConfigError for less than two ranks.
+    'tcp' none: they stand for GPUs that do not address each other. sizes: bytes of the full tensor, ascending; the
+    table ends early where memory, or after `limit_s` seconds time, is short. A time is the largest over the ranks of
+    their medians over `repeats` batches, in which the paths take turns. say: told each size. Raises ConfigError for
+    less than two ranks.
     """
     world_size = dist.get_world_size(group)
     require(world_size > 1, f"{world_size} rank", "at least two", "one rank sends nothing")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from taco.codec.base import check_dtype
 from taco.comm import workspace
 from taco.comm.errors import CommError
 from taco.comm.numerics import mix_seed
+from taco.comm.order import Order, order_of
 from taco.comm.workspace import Workspace
 from taco.config import Codec, GroupCodec, NoCodec
 
@@ -31,6 +33,22 @@ MEMORIES = ("auto", "peer", "host")
 HOST_SMS = 32
 MIN_CAPABILITY = (9, 0)
 MAX_SEEDS = 32
+
+
+@lru_cache(maxsize=1)
+def load() -> None:
+    """Load the library and register the operator's fake, once a process. Raises `BuildError` as `cuda.load`."""
+    cuda.load()
+    torch.library.register_fake("taco::collective", _fake_collective)
+
+
+def _fake_collective(
+    x: Tensor, token: Tensor, numbers: Sequence[int], codec: int, kind: int, seeds: Sequence[int]
+) -> Tensor:
+    numel, world_size = x.numel(), numbers[workspace.WORLD_SIZE]
+    if kind == ALL_GATHER:
+        return x.new_empty((world_size, numel))
+    return x.new_empty((numel // world_size if kind == REDUCE_SCATTER else numel,))
 
 
 def why_not(codec: Codec, group: dist.ProcessGroup | None, device: torch.device) -> str:
@@ -58,9 +76,11 @@ class Fused:
     peer ends in a `CommError`. memory: where ranks exchange packets: 'peer', their GPUs' (NVLink); 'host', the host's
     (PCIe); 'auto': the former where all GPUs address each other. `memory` says which it is.
 
-    All ranks make the same calls in the same order; calls on several streams follow each other in the order of issue.
+    All ranks make the same calls in the same order. Calls on several streams of a GPU follow each other in the order of
+    issue, those of other `Fused` on it too: kernels that wait for each other's ranks must not keep each other out.
     Calls may be captured in CUDA graphs and replayed in any number, in the same order on all ranks; the constructor may
-    not. Raises ValueError for what `why_not` names or where ranks differ, CommError where they cannot share memory.
+    not. The user orders replays and calls on other streams, and keeps the object as long as its calls and graphs run.
+    Raises ValueError for what `why_not` names or where ranks differ, CommError where they cannot share memory.
     """
 
     def __init__(
@@ -73,7 +93,8 @@ class Fused:
         timeout: float = 60.0,
         memory: str = "auto",
     ) -> None:
-        device = torch.device("cuda", torch.cuda.current_device()) if device is None else device
+        if device is None or (device.type == "cuda" and device.index is None):
+            device = torch.device("cuda", torch.cuda.current_device())
         if reason := why_not(codec, group, device):
             raise ValueError(f"got fused collectives where {reason}; need an unfused path; because no kernel can run")
         if torch.cuda.is_current_stream_capturing():
@@ -95,27 +116,27 @@ class Fused:
             space = meet(group, device, sms, workspace.slot_bytes(codec), timeout)
         except RuntimeError as error:
             raise CommError(
-                f"got {dist.get_world_size(group)} ranks that cannot share memory of the {self.memory}; need peer access "
-                f"between GPUs, or one host; because kernels write what others read; the reason: {error}"
+                f"got {dist.get_world_size(group)} ranks that cannot share memory of the {self.memory}; need GPUs with "
+                f"peer access, or one host; because kernels write what others read; the reason: {error}"
             ) from error
-        self._setup(codec, device, space)
+        self._setup(codec, device, space, order_of(device))
 
     @classmethod
     def of(cls, codec: Codec, space: Workspace) -> Fused:
-        """With a workspace of one's own."""
+        """With a workspace of one's own, one `Fused` a workspace. Its calls are in order among themselves only."""
         self = cls.__new__(cls)
         self.memory = "peer" if space.buffer.is_cuda else "host"
-        self._setup(codec, space.addresses.device, space)
+        self._setup(codec, space.addresses.device, space, Order(space.addresses.device))
         return self
 
-    def _setup(self, codec: Codec, device: torch.device, space: Workspace) -> None:
-        cuda.load()
+    def _setup(self, codec: Codec, device: torch.device, space: Workspace, order: Order) -> None:
+        load()
         self.codec, self.device, self.workspace = codec, device, space
         self.rank, self.world_size = space.rank, space.world_size
         self._numbers, self._number = space.numbers, workspace.number_of(codec)
         self._stochastic = getattr(codec, "rounding", "") == "stochastic"
         self._told = space.report.numpy()
-        self._stream: torch.cuda.Stream | None = None
+        self._order = order
 
     def __repr__(self) -> str:
         where = f"rank {self.rank} of {self.world_size}, {self.workspace.sms} SMs, memory of the {self.memory}"
@@ -146,12 +167,12 @@ class Fused:
         return self._run(ALL_GATHER, x, [mix_seed(mix_seed(seed, self.rank), 0)])
 
     def check(self) -> None:
-        """Raise `CommError` if a call on the GPU has timed out: its result, and every later one, is NaN."""
+        """Raise `CommError` if a call on the GPU has timed out: what it did not receive in time, and later, is NaN."""
         if self._told[0]:
             _, peer, phase, call, kind = self._told.tolist()
             raise CommError(
                 f"rank {self.rank} of {self.world_size}: {NAMES[kind]}, call {call + 1}, failed in {PHASES[phase]}: "
-                f"rank {peer} sent nothing for {self.workspace.timeout:g} s; all results since are NaN"
+                f"rank {peer} sent nothing for {self.workspace.timeout:g} s; results since are NaN"
             )
 
     def _each(self, seed: int) -> list[int]:
@@ -163,21 +184,10 @@ class Fused:
         if x.device != self.device:
             raise ValueError(f"got a tensor on {x.device}; need {self.device}; because its kernels share memory")
         self.check()
-        self._follow()
+        self._order.follow()
         sent = list(seeds) if self._stochastic else []
-        return torch.ops.taco.collective(x.contiguous(), self.workspace.buffer, self._numbers, self._number, kind, sent)
-
-    def _follow(self) -> None:
-        """Order this call after the last one where that was on another stream: both use the workspace."""
-        stream = torch.cuda.current_stream(self.device)
-        last, self._stream = self._stream, stream
-        if last is None or last == stream:
-            return
-        with torch.cuda.stream(last):
-            captured = torch.cuda.is_current_stream_capturing()
-        # a graph does not wait for what was issued before its capture: its replays do
-        if captured == torch.cuda.is_current_stream_capturing():
-            stream.wait_stream(last)
+        token = self.workspace.token
+        return torch.ops.taco.collective(x.contiguous(), token, self._numbers, self._number, kind, sent)
 
 
 def _place(device: torch.device) -> dict:
@@ -195,7 +205,7 @@ def _agree(group: dist.ProcessGroup, mine: dict) -> dict:
         for name in ("codec", "asked", "memory"):
             if other[name] != mine[name]:
                 raise ValueError(
-                    f"got {name} {mine[name]} here and {other[name]} on rank {rank}; need one; because ranks run one kernel"
+                    f"got {name} {mine[name]} here, {other[name]} on rank {rank}; need one; because they run one kernel"
                 )
     blocked: list = [None] * len(all_of)
     dist.all_gather_object(blocked, _blocked(all_of, mine), group=group)

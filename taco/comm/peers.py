@@ -25,7 +25,7 @@ from taco.config import NONE, Codec
 
 
 class Peers:
-    """The peer paths of one communicator with this codec. memory: as of `Fused`; with 'host' torch's paths cannot run."""
+    """The peer paths of one communicator with this codec. memory: as of `Fused`; torch's paths need the peers'."""
 
     def __init__(self, group: dist.ProcessGroup | None, codec: Codec, journal: Journal, memory: str = "auto") -> None:
         self._group, self._codec, self._journal, self._memory = group, codec, journal, memory

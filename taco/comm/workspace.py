@@ -32,6 +32,7 @@ from taco.config import Codec, GroupCodec, NoCodec
 # as in kernels/mesh.cuh
 HEADER, PHASES, SLOTS, PIPES = 32, 2, 8, 4
 REPORT = 5
+WORLD_SIZE = 4  # of `Workspace.numbers`
 WARPS, TILE = 4, 256
 # between two looks at flags: those of the host's memory are read over PCIe
 PAUSE_NS, HOST_PAUSE_NS = 32, 500
@@ -62,13 +63,15 @@ class Workspace:
     """One rank's part. buffer: uint8, on its GPU or of the host. addresses: int64 [world_size] on the GPU, of every
     rank's buffer. state: int32 [HEADER + pipelines] on the GPU: what kernels keep from call to call.
 
-    report: int64 [REPORT] of pinned host memory, where a kernel says who did not arrive. keep: what the memory of the
-    peers lives as long as.
+    token: int32 [1], which the operator says it changes: calls keep their order in a traced program, which may copy
+    what is changed, as no workspace may be. report: int64 [REPORT] of pinned host memory, where a kernel says who did
+    not arrive. keep: what the memory of the peers lives as long as.
     """
 
     buffer: Tensor
     addresses: Tensor
     state: Tensor
+    token: Tensor
     report: Tensor
     rank: int
     world_size: int
@@ -82,14 +85,15 @@ class Workspace:
         """As kernels/binding_collective.cpp reads it."""
         return [
             *(self.addresses.data_ptr(), self.state.data_ptr(), self.report.data_ptr(), self.rank, self.world_size),
-            *(PIPES * self.sms, self.slot, PAUSE_NS if self.buffer.is_cuda else HOST_PAUSE_NS, int(self.timeout * 1e9), self.sms),
+            *(PIPES * self.sms, self.slot, PAUSE_NS if self.buffer.is_cuda else HOST_PAUSE_NS),
+            *(int(self.timeout * 1e9), self.sms, self.buffer.numel()),
         ]
 
 
-def _private(device: torch.device, sms: int) -> tuple[Tensor, Tensor]:
-    """state and report."""
+def _private(device: torch.device, sms: int) -> tuple[Tensor, Tensor, Tensor]:
+    """state, token and report."""
     state = torch.zeros(HEADER + PIPES * sms, dtype=torch.int32, device=device)
-    return state, torch.zeros(REPORT, dtype=torch.int64).pin_memory()
+    return state, torch.zeros(1, dtype=torch.int32, device=device), torch.zeros(REPORT, dtype=torch.int64).pin_memory()
 
 
 def rendezvous(group: dist.ProcessGroup, device: torch.device, sms: int, slot: int, timeout: float) -> Workspace:

@@ -40,7 +40,7 @@ def measures(rank: int, size: int, out: Path, peers: Path | None, collectives: t
 class Kernels:
     """Stands in for the fused kernels; how it is broken is in its codec's name."""
 
-    def __init__(self, group, codec, *, device=None, sms=0, timeout=60.0) -> None:
+    def __init__(self, group, codec, *, device=None, sms=0, timeout=60.0, memory="auto") -> None:
         if codec.name == "int6":
             raise RuntimeError("no symmetric memory")
         self.codec, self.rank = codec.name, torch.distributed.get_rank()

@@ -48,7 +48,7 @@ def _all_paths(rank: int, world_size: int, transport: str, node_size: int) -> di
     return {collective: set(by_size[1 << 12]) for collective, by_size in found.times.items()}
 
 
-def test_peers_memory_is_measured_where_gpus_address_each_other() -> None:
+def test_shared_memory_is_measured_where_gpus_have_it() -> None:
     own, fused = {"uncompressed", "unfused"}, {"fused", "fused_uncompressed"}
     [found, _] = run_ranks(2, _all_paths, "auto", 0)
     assert found == {
@@ -57,6 +57,8 @@ def test_peers_memory_is_measured_where_gpus_address_each_other() -> None:
         "all_gather": own | fused,
     }
     [found, _] = run_ranks(2, _all_paths, "host", 0)
+    assert all(paths == own | fused for paths in found.values())
+    [found, _] = run_ranks(2, _all_paths, "tcp", 0)
     assert all(paths == own for paths in found.values())
     found = run_ranks(4, _all_paths, "auto", 2)[0]
     assert all(paths == own for paths in found.values())

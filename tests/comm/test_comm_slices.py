@@ -29,7 +29,7 @@ def test_codecs_whose_packets_depend_on_the_whole_message_are_not_sliced() -> No
 def test_the_number_of_slices_follows_the_size() -> None:
     packer = coder(preset("int8"))
     mib = 1 << 20
-    expected = {1: 1, 31 * mib: 1, 32 * mib: 2, 64 * mib: 4, 128 * mib: MAX_SLICES, 1024 * mib: MAX_SLICES}
+    expected = {1: 1, 127 * mib: 1, 128 * mib: 2, 256 * mib: 4, 512 * mib: MAX_SLICES, 4096 * mib: MAX_SLICES}
     assert {nbytes: slice_count(packer, nbytes, SLICE_BYTES) for nbytes in expected} == expected
     assert slice_count(packer, 1024 * mib, 0) == 1
 

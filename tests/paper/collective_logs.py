@@ -40,8 +40,9 @@ def grid_rows(transport: str) -> list[tuple[str, dict]]:
         if case.collective == "reduce_scatter":
             where["rank_identical"] = None
         arms = [("nccl", "none"), *(("unfused", codec) for codec in case.codecs)]
-        if transport == "nvlink":
+        if transport != "tcp":
             arms += [("fused", codec) for codec in ("none", *case.codecs)]
+        if transport == "nvlink":
             arms += [("symm-two-shot", "none"), ("symm-one-shot", "none")] * (case.collective == "all_reduce")
             records.append(("failed", failed(**where, arm="other", reason="no kernel")))
         for arm, codec in arms:

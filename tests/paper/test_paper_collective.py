@@ -114,7 +114,7 @@ SIZES = {"nvlink": (64, 128, 256), "host": (16, 64, 256), "tcp": (16, 64)}
 
 def sized(transport: str, us: dict[float, float], **more) -> list[dict]:
     """NCCL in 1000 us and ours in us[mib], at each of these sizes."""
-    arm = "fused" if transport == "nvlink" else "unfused"
+    arm = "unfused" if transport == "tcp" else "fused"
     where = {"transport": transport} | more
     pairs = [(row(1000.0, mib=mib, **where), ours(time, mib=mib, **{"arm": arm} | where)) for mib, time in us.items()]
     return [each for pair in pairs for each in pair]
@@ -142,9 +142,7 @@ def test_the_worst_size_decides(transport: str, least: float, tmp_path: Path):
 def test_nothing_is_judged_without_every_size_of_ours_and_theirs(transport: str, tmp_path: Path):
     fast = dict.fromkeys(SIZES[transport], 100.0)
     whole = sized(transport, fast)
-    other = [
-        {**r, "arm": "unfused" if transport == "nvlink" else "fused"} if r["codec"] == "int8" else r for r in whole
-    ]
+    other = [{**r, "arm": "fused" if transport == "tcp" else "unfused"} if r["codec"] == "int8" else r for r in whole]
     for records in (
         whole[2:], [r for r in whole if r["codec"] == "none"], [r for r in whole if r["codec"] == "int8"], other,
         sized(transport, fast, collective="reduce_scatter"), sized(transport, fast, dtype="float16"),

@@ -12,7 +12,7 @@ from taco.recipes.collective import COLLECTIVE, FUSED, UNFUSED
 
 CODEC = "int8"
 # transport -> our arm there, and the sizes in MiB between which its claim speaks
-JUDGED = {"nvlink": (FUSED, 64, 256), "host": (UNFUSED, 16, 256), "tcp": (UNFUSED, 16, 64)}
+JUDGED = {"nvlink": (FUSED, 64, 256), "host": (FUSED, 16, 256), "tcp": (UNFUSED, 16, 64)}
 
 
 def _sizes(link: str) -> tuple[float, ...]:

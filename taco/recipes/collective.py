@@ -22,7 +22,7 @@ TRANSPORTS: dict[str, dict[str, str]] = {
 BASELINES = ("nccl", "symm-two-shot", "symm-one-shot", "gloo")
 """Arms that send the tensor uncompressed and are not ours."""
 FUSED, UNFUSED = "fused", "unfused"
-"""Our arms: one kernel over memory of the peers or the host; packets that the backend carries. `fused` with codec none sends no packets."""
+"""Our arms: one kernel over memory of the peers or the host (codec none: elements); packets over the backend."""
 
 
 def log_name(transport: str) -> str:

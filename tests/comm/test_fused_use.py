@@ -76,6 +76,12 @@ def test_a_capture_between_calls_does_not_lose_their_order() -> None:
     (fused, other), streams = ranks.fused, [torch.cuda.Stream() for _ in range(3)]
     first, second = (inputs(2, 50_000, torch.float32, seed=seed) for seed in (1, 2))
     captured, graph = torch.zeros(1000, device="cuda"), torch.cuda.CUDAGraph(keep_graph=True)
+    # memory for the captured result: an allocation from CUDA would wait for kernels that wait for each other
+    pool, before = torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.stream(streams[1]):
+        before.capture_begin(pool=pool, capture_error_mode="relaxed")
+        torch.empty(1000, device="cuda")
+        before.capture_end()
     torch.cuda.synchronize()
     with torch.cuda.stream(ranks.streams[1]):
         theirs = [other.all_reduce(parts[1]) for parts in (first, second)]
@@ -83,7 +89,7 @@ def test_a_capture_between_calls_does_not_lose_their_order() -> None:
         torch.cuda._sleep(50_000_000)
         ours = [fused.all_reduce(first[0])]
     with torch.cuda.stream(streams[1]):
-        graph.capture_begin(capture_error_mode="relaxed")  # torch.cuda.graph would wait for the GPU
+        graph.capture_begin(pool=pool, capture_error_mode="relaxed")  # torch.cuda.graph would wait for the GPU
         fused.all_reduce(captured)
         graph.capture_end()
     with torch.cuda.stream(streams[2]):

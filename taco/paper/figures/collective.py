@@ -46,7 +46,7 @@ def collective(rows: list[Cells]) -> Figure:
         _by_size(axes[1][column], mine, "bus_gbps", f"{'def'[column]}  {WORDS[name]}, bus bandwidth")
     for column, link in enumerate(TRANSPORTS):
         mine = [r for r in _of(measured, link) if r["collective"] == "all_reduce"]
-        _gains(axes[2][column], mine, FUSED if link == "nvlink" else UNFUSED, f"{'ghi'[column]}  {WAYS[link]}")
+        _gains(axes[2][column], mine, UNFUSED if link == "tcp" else FUSED, f"{'ghi'[column]}  {WAYS[link]}")
     for ax, label in zip(axes[:, 0], ("us a call, NVLink", "GB/s, NVLink", "gain of the all-reduce"), strict=True):
         ax.set_ylabel(label)
     for label, tint, mark, line in LINES.values():

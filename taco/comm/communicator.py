@@ -35,8 +35,8 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
     crossover: a measured table, which chooses the path of every message of its dtype that it has times of, from
     min_bytes on also a compressed one; others follow the rules above. fused: whether compressed messages (with
     `NoCodec`: all of a dtype that codecs take) use taco's kernels over shared memory: 'off' unless the table says so,
-    'auto' where they can run, 'require'; memory: which, 'peer', 'host' or 'auto' (see `Fused`). Not for all_to_all,
-    messages, chunks of several sizes, several nodes.
+    'auto' where they can run, 'require'; memory: which, 'peer', 'host' or 'auto'; sms: SMs that they occupy at
+    most, 0: all (see `Fused`). Not for all_to_all, messages, chunks of several sizes, several nodes.
     With a node_size the constructor is collective over the group, and the first use of peers' memory always is.
     Rank-identical results: every rank gets the same bits (uncompressed ones in the backend's order of summation;
     compressed ones in rank order in fp32, cast once). Without autograd: results carry no gradient (taco.parallel's
@@ -60,6 +60,7 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
         crossover: Crossover | None = None,
         fused: str = "off",
         memory: str = "auto",
+        sms: int = 0,
     ) -> None:
         alone = group is None and not dist.is_initialized()
         rank, world_size = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
@@ -74,7 +75,7 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
         self._links = Links((0,)) if alone else group_links(group, rank, self._journal, self._node_size(), exchange)
         self._lane = Lane(self._journal)
         shared = MEMORY_OF.get(crossover.key.transport.rpartition(" ")[2], memory) if crossover else memory
-        self._peers = Peers(group, codec, self._journal, shared)
+        self._peers = Peers(group, codec, self._journal, shared, sms)
         self._known: set[torch.device] = set()  # devices that the table is of
 
     def _before(self, device: torch.device) -> None:

@@ -25,10 +25,12 @@ from taco.config import NONE, Codec
 
 
 class Peers:
-    """The peer paths of one communicator with this codec. memory: as of `Fused`; torch's paths need the peers'."""
+    """The peer paths of one communicator with this codec. memory, sms: as of `Fused`; torch's paths need peers'."""
 
-    def __init__(self, group: dist.ProcessGroup | None, codec: Codec, journal: Journal, memory: str = "auto") -> None:
-        self._group, self._codec, self._journal, self._memory = group, codec, journal, memory
+    def __init__(
+        self, group: dist.ProcessGroup | None, codec: Codec, journal: Journal, memory: str = "auto", sms: int = 0
+    ) -> None:
+        self._group, self._codec, self._journal, self._memory, self._sms = group, codec, journal, memory, sms
         self._reasons: dict[tuple, str] = {}
         self._fused: dict[tuple[Codec, torch.device], Fused] = {}
         self._symmetric: dict[torch.device, symmetric.SymmetricReduce] = {}
@@ -86,7 +88,7 @@ class Peers:
         key = (codec, x.device)
         if key not in self._fused:
             self._refuse(path, x)
-            self._fused[key] = Fused(self._group, codec, device=x.device, memory=self._memory)
+            self._fused[key] = Fused(self._group, codec, device=x.device, memory=self._memory, sms=self._sms)
         return self._fused[key]
 
     def _refuse(self, path: str, x: Tensor) -> None:

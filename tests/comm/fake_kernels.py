@@ -17,12 +17,14 @@ from taco.config import Codec, NoCodec
 
 
 class FakeFused:
-    """`Fused` on CPU tensors. made: the codecs of all objects."""
+    """`Fused` on CPU tensors. made: the codecs of all objects; options: what the last was made with besides."""
 
     made: list[str] = []  # noqa: RUF012
+    options: dict = {}  # noqa: RUF012
 
     def __init__(self, group: dist.ProcessGroup | None, codec: Codec, *, device: torch.device, **options) -> None:
         self.made.append(codec.name)
+        type(self).options = options
         self.codec, self.size = codec, dist.get_world_size(group)
         self.links = group_links(group, dist.get_rank(group), Journal(0, self.size, "fake"), 0)
 

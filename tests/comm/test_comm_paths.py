@@ -5,12 +5,14 @@ Fakes stand for the kernels (fake_kernels.py); their seeds and sums are those of
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from comm_cases import STOCHASTIC, equal, gaussian, parts_of, virtual
 from crossover_cases import table
 from distributed import run_ranks
-from fake_kernels import kernels
+from fake_kernels import FakeFused, kernels
 from torch import Tensor
 
 from taco.comm import CommError, Communicator, Crossover, VirtualCommunicator, peers, pending, symmetric
@@ -66,6 +68,24 @@ def _fused_uncompressed(rank: int, world_size: int) -> None:
         assert comm.paths == {"fused_uncompressed": 3, "uncompressed": 2}
         assert made == ["none"]
         assert comm.meter.totals()["r"]["wire"] == comm.meter.totals()["r"]["raw"]
+
+
+def _placed(rank: int, world_size: int, transport: str) -> tuple[dict, dict]:
+    with kernels():
+        comm = Communicator(None, preset("int8"), role="r", fused="require", sms=16, memory="host")
+        comm.all_reduce(torch.ones(1000))
+        asked = dict(FakeFused.options)
+        found = table({1: {"uncompressed": 2.0, "fused": 1.0}})
+        chosen = replace(found, key=replace(found.key, transport=transport))
+        Communicator(None, chosen.key.codec, role="r", crossover=chosen).all_reduce(torch.ones(1000))
+        return asked, dict(FakeFused.options)
+
+
+@pytest.mark.parametrize(("transport", "memory"), [("gloo", "auto"), ("nccl host", "host")])
+def test_kernels_meet_where_the_caller_or_the_table_says(transport: str, memory: str) -> None:
+    for asked, chosen in run_ranks(2, _placed, transport):
+        assert asked == {"memory": "host", "sms": 16}
+        assert chosen == {"memory": memory, "sms": 0}
 
 
 def test_without_a_codec_what_kernels_cannot_add_stays_with_the_backend() -> None:

@@ -37,7 +37,7 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
     `NoCodec`: all of a dtype that codecs take) use taco's kernels over shared memory: 'off' unless the table says so,
     'auto' where they can run, 'require'; memory: which, 'peer', 'host' or 'auto'; sms: SMs that they occupy at
     most, 0: all (see `Fused`). Not for all_to_all, messages, chunks of several sizes, several nodes.
-    With a node_size the constructor is collective over the group, and the first use of peers' memory always is.
+    With a node_size or a table the constructor is collective over the group, and the first use of shared memory is.
     Rank-identical results: every rank gets the same bits (uncompressed ones in the backend's order of summation;
     compressed ones in rank order in fp32, cast once). Without autograd: results carry no gradient (taco.parallel's
     layers do). Raises ValueError before anything is sent for bad input, `CommError` when a peer or the backend fails.
@@ -73,10 +73,23 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
         check_selection(fused, crossover, codec, world_size, self._node_size(), algorithm)
         self.group, self.fused, self.exchange = group, fused, exchange
         self._links = Links((0,)) if alone else group_links(group, rank, self._journal, self._node_size(), exchange)
+        if crossover is not None and not alone:
+            self._check_table(crossover)
         self._lane = Lane(self._journal)
         shared = MEMORY_OF.get(crossover.key.transport.rpartition(" ")[2], memory) if crossover else memory
         self._peers = Peers(group, codec, self._journal, shared, sms)
         self._known: set[torch.device] = set()  # devices that the table is of
+
+    def _check_table(self, crossover: Crossover) -> None:
+        """Raise ValueError unless every rank has this table. Collective."""
+        found: list = [None] * self.world_size
+        with self._journal.phase("comparing the ranks' tables"):
+            dist.all_gather_object(found, crossover.digest(), group=self.group)
+        if other := [rank for rank, digest in enumerate(found) if digest != found[0]]:
+            raise ValueError(
+                f"got another crossover table on ranks {other} than on rank 0; need one on all; because ranks on "
+                "different paths wait for each other without end"
+            )
 
     def _before(self, device: torch.device) -> None:
         self._lane.join(device)

@@ -165,6 +165,14 @@ class Crossover:
         """What the table is of and where it comes from, as JSON data."""
         return {"key": _plain(self.key), "provenance": dict(self.provenance)}
 
+    def digest(self) -> str:
+        """The same for tables that choose alike, on every rank."""
+        data = {
+            "key": _plain(self.key),
+            "times": {c: {str(s): dict(p) for s, p in by.items()} for c, by in self.times.items()},
+        }
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
     def save(self, folder: Path) -> Path:
         """Write the table into `folder` under its key's name, all of it or nothing; returns the file."""
         folder.mkdir(parents=True, exist_ok=True)

@@ -79,7 +79,9 @@ class Fused:
     All ranks make the same calls in the same order. Calls on several streams of a GPU follow each other in the order of
     issue, those of other `Fused` on it too: kernels that wait for each other's ranks must not keep each other out.
     Calls may be captured in CUDA graphs and replayed in any number, in the same order on all ranks; the constructor may
-    not. The user orders replays and calls on other streams, and keeps the object as long as its calls and graphs run.
+    not. Other kernels that wait for peers, as NCCL's, may run beside them on another stream only where `sms` leaves
+    them room. The user orders replays and calls on other streams, and keeps the object as long as its calls and graphs
+    run.
     Raises ValueError for what `why_not` names or where ranks differ, CommError where they cannot share memory.
     """
 
@@ -187,7 +189,9 @@ class Fused:
         self._order.follow()
         sent = list(seeds) if self._stochastic else []
         token = self.workspace.token
-        return torch.ops.taco.collective(x.contiguous(), token, self._numbers, self._number, kind, sent)
+        result = torch.ops.taco.collective(x.contiguous(), token, self._numbers, self._number, kind, sent)
+        self._order.passed()
+        return result
 
 
 def _place(device: torch.device) -> dict:

@@ -23,6 +23,9 @@ from taco.config import Codec, NoCodec
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send")
 
 
+LIMIT = 256  # operations whose events may wait to be read
+
+
 class Meter:
     """Sums what this rank sent, per role (tp_forward, ..).
 
@@ -39,6 +42,7 @@ class Meter:
         self._totals: dict[str, dict[str, int]] = {}
         self._host: dict[str, float] = defaultdict(float)
         self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._free: list[torch.cuda.Event] = []  # to be recorded again: one costs more to make than to record
 
     @contextmanager
     def timed(self, role: str, device: torch.device) -> Iterator[None]:
@@ -51,20 +55,33 @@ class Meter:
         if torch.cuda.is_current_stream_capturing():  # a replay has no time of its own
             yield
             return
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record(torch.cuda.current_stream(device))
+        if len(self._events) >= LIMIT:
+            self._read(wait=False)
+        stream = torch.cuda.current_stream(device)
+        first, last = (self._free.pop() if self._free else torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record(stream)
         yield
-        last.record(torch.cuda.current_stream(device))
+        last.record(stream)
         self._events.append((role, first, last))
 
     @property
     def seconds(self) -> dict[str, float]:
         """{role: seconds} so far. Waits for the last CUDA operation that was counted."""
-        for role, first, last in self._events:
-            last.synchronize()
-            self._host[role] += first.elapsed_time(last) / 1000
-        self._events = []
+        self._read(wait=True)
         return dict(self._host)
+
+    def _read(self, *, wait: bool) -> None:
+        """Add up operations that are over; wait: all."""
+        left = []
+        for role, first, last in self._events:
+            if wait:
+                last.synchronize()
+            elif not last.query():
+                left.append((role, first, last))
+                continue
+            self._host[role] += first.elapsed_time(last) / 1000
+            self._free += [first, last]
+        self._events = left
 
     def add(self, role: str, compressed: int, uncompressed: int) -> None:
         """Count one operation that sent `compressed` bytes where a plain one would send `uncompressed`."""

@@ -8,25 +8,43 @@ import torch
 
 
 class Order:
-    """Calls on several streams of `device`, one after another as they are issued."""
+    """Calls on several streams of `device`, one after another as they are issued: `follow` before each, `passed` after.
+
+    A call waits for the one before and not for what else its stream has since been given; only the first change of
+    streams, and calls within a CUDA graph capture, wait for all that the other stream holds.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         # of the last call, eager and captured: a graph does not wait for what was issued before its capture
         self._last: dict[bool, torch.cuda.Stream | None] = {False: None, True: None}
+        self._done: torch.cuda.Event | None = None  # after the last eager call, once there are several streams
 
     def follow(self) -> None:
         """Let the current stream wait for the last call, if that was on another one."""
-        stream = torch.cuda.current_stream(self.device)
-        captured = _capturing(stream)
+        stream, captured = torch.cuda.current_stream(self.device), self._capturing()
         last, self._last[captured] = self._last[captured], stream
-        if last is not None and last != stream and _capturing(last) == captured:
+        if last is None or last == stream:
+            return
+        if captured:
+            with torch.cuda.stream(last):
+                if not self._capturing():  # of an earlier capture
+                    return
+        if captured or self._done is None:
             stream.wait_stream(last)
+        else:
+            stream.wait_event(self._done)
+        if not captured and self._done is None:
+            self._done = torch.cuda.Event()
 
+    def passed(self) -> None:
+        """Note that the call has been issued to the current stream."""
+        if self._done is not None and not self._capturing():
+            self._done.record(torch.cuda.current_stream(self.device))
 
-def _capturing(stream: torch.cuda.Stream) -> bool:
-    with torch.cuda.stream(stream):
-        return torch.cuda.is_current_stream_capturing()
+    def _capturing(self) -> bool:
+        with torch.cuda.device(self.device):
+            return torch.cuda.is_current_stream_capturing()
 
 
 @cache

@@ -50,11 +50,28 @@ class Peers:
                 mine = "got memory='host'; need 'auto' or 'peer'; because torch's kernels use the peers'"
             else:
                 mine = symmetric.why_not(self._group, device, dtype)
-            reasons: list = [None] * dist.get_world_size(self._group)
-            with self._journal.phase(f"agreeing on the path {path}"):
-                dist.all_gather_object(reasons, mine, group=self._group)
-            self._reasons[key] = next((f"{text} (rank {r})" for r, text in enumerate(reasons) if text), "")
+            reason = self._agreed(path, mine)
+            if path in FUSED_PATHS and not reason:
+                reason = self._agreed(path, self._made((codec, device)))
+                if reason:
+                    self._fused.pop((codec, device), None)
+            self._reasons[key] = reason
         return self._reasons[key]
+
+    def _agreed(self, path: str, mine: str) -> str:
+        """The first rank's reason that is not empty."""
+        reasons: list = [None] * dist.get_world_size(self._group)
+        with self._journal.phase(f"agreeing on the path {path}"):
+            dist.all_gather_object(reasons, mine, group=self._group)
+        return next((f"{text} (rank {r})" for r, text in enumerate(reasons) if text), "")
+
+    def _made(self, key: tuple[Codec, torch.device]) -> str:
+        """Why the kernels' workspace cannot be made, or ''."""
+        try:
+            self._fused[key] = Fused(self._group, key[0], device=key[1], memory=self._memory, sms=self._sms)
+        except (CommError, ValueError) as error:
+            return str(error)
+        return ""
 
     def all_reduce(self, path: str, x: Tensor, algorithm: str, seed: int) -> Tensor:
         """Sum of x over the ranks, same shape. algorithm: of the path 'fused', 'one_shot' or 'two_shot'."""
@@ -88,7 +105,6 @@ class Peers:
         key = (codec, x.device)
         if key not in self._fused:
             self._refuse(path, x)
-            self._fused[key] = Fused(self._group, codec, device=x.device, memory=self._memory, sms=self._sms)
         return self._fused[key]
 
     def _refuse(self, path: str, x: Tensor) -> None:

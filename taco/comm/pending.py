@@ -54,11 +54,13 @@ class Lane:
             self._streams[x.device] = torch.cuda.Stream(x.device)
         side = self._streams[x.device]
         side.wait_stream(torch.cuda.current_stream(x.device))
-        with torch.cuda.stream(side):
-            result = call()
-            done = side.record_event()
-            self._last = (done, capturing())
-        x.record_stream(side)
+        try:
+            with torch.cuda.stream(side):
+                result = call()
+                done = side.record_event()
+                self._last = (done, capturing())
+        finally:
+            x.record_stream(side)  # a call that fails may have queued work on it
         return Pending(result, done, self)
 
     def join(self, device: torch.device) -> None:

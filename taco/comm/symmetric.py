@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from taco.comm.errors import CommError
+from taco.comm.order import order_of
 from taco.comm.pending import capturing
 
 DTYPES = (torch.float32, torch.bfloat16)  # those that its kernels add
@@ -38,12 +39,16 @@ def why_not(group: dist.ProcessGroup | None, device: torch.device, dtype: torch.
 
 
 class SymmetricReduce:
-    """All-reduce over `group`. Every call is collective; the first ones of each size also allocate."""
+    """All-reduce over `group`. Every call is collective; the first ones of each size also allocate.
+
+    torch's kernels wait for a peer without end: where one has died, the caller's own timeout must find out.
+    """
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
         self._name = (group or dist.group.WORLD).group_name
         self._device = device
         self._buffer: Tensor | None = None
+        self._outgrown: list[Tensor] = []  # graphs that were captured with them may still run
 
     def all_reduce(self, x: Tensor, *, two_shot: bool) -> Tensor:
         """Sum of x (fp32 or bf16) over the ranks in its dtype, added in rank order: same shape, the same bits on all.
@@ -51,18 +56,22 @@ class SymmetricReduce:
         two_shot: each rank adds a share and hands it to the others; else each adds everything. Raises `CommError`
         where the buffer would have to grow inside a CUDA graph capture.
         """
+        order_of(self._device).follow()
         flat = x.contiguous().view(-1)
         padded = -(-flat.nbytes // _ALIGN) * _ALIGN // flat.itemsize
         buffer = self._of_size(padded * flat.itemsize).view(flat.dtype)[:padded]
         if two_shot:
             buffer[: len(flat)].copy_(flat)
             torch.ops.symm_mem.two_shot_all_reduce_(buffer, "sum", self._name)
-            return buffer[: len(flat)].clone().view(x.shape)
+            total = buffer[: len(flat)].clone()
+            order_of(self._device).passed()
+            return total.view(x.shape)
         if len(flat) < padded:
             flat = F.pad(flat, (0, padded - len(flat)))
-        elif flat.storage_offset() * flat.itemsize % _ALIGN:
+        elif flat.data_ptr() % _ALIGN:
             flat = flat.clone()
         total = torch.ops.symm_mem.one_shot_all_reduce_copy(buffer, flat, "sum", self._name)
+        order_of(self._device).passed()
         return total[: x.numel()].view(x.shape)
 
     def _of_size(self, nbytes: int) -> Tensor:
@@ -77,5 +86,7 @@ class SymmetricReduce:
             size = 1 << max(nbytes - 1, _ALIGN - 1).bit_length()
             buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device)
             symmetric_memory.rendezvous(buffer, self._name)
+            if self._buffer is not None:
+                self._outgrown.append(self._buffer)
             self._buffer = buffer
         return self._buffer

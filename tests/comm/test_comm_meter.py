@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from taco.codec import coder
-from taco.comm import VirtualCommunicator, wire_bytes, wire_phases
+from taco.comm import Meter, VirtualCommunicator, wire_bytes, wire_phases
+from taco.comm.meter import LIMIT
 from taco.recipes import PRESETS, preset
 
 MIB = 1 << 20
@@ -84,3 +85,52 @@ def test_hierarchical_bytes_of_eight_virtual_ranks_equal_the_formula(name: str) 
         for op in ("all_reduce", "reduce_scatter"):
             getattr(comm, op)([torch.ones(numel)] * 8)
             assert comm.meter.take()["r"]["wire"] == wire_bytes(op, "auto", numel, torch.float32, 8, codec, 2)
+
+
+# --- time on a GPU, with events that only count ------------------------------------------------------
+
+
+class _Event:
+    made = 0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        type(self).made += 1
+        self.over = True
+
+    def record(self, stream: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        self.over = True
+
+    def query(self) -> bool:
+        return self.over
+
+    def elapsed_time(self, other: _Event) -> float:
+        return 2.0
+
+
+def test_events_are_used_again_and_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", _Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(_Event, "made", 0)
+    meter = Meter()
+    for _ in range(10 * LIMIT):
+        with meter.timed("tp_forward", torch.device("cuda", 0)):
+            pass
+    assert _Event.made <= 2 * (LIMIT + 1)
+    assert meter.seconds == {"tp_forward": pytest.approx(10 * LIMIT * 0.002)}
+    assert meter.seconds == {"tp_forward": pytest.approx(10 * LIMIT * 0.002)}
+
+
+def test_operations_that_are_not_over_are_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", _Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(_Event, "query", lambda self: False)
+    meter = Meter()
+    for _ in range(LIMIT + 5):
+        with meter.timed("tp_forward", torch.device("cuda", 0)):
+            pass
+    assert meter.seconds == {"tp_forward": pytest.approx((LIMIT + 5) * 0.002)}

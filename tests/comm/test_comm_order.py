@@ -13,13 +13,26 @@ from taco.comm.order import Order, order_of
 
 
 class Stream:
-    """waits: the streams that it was told to wait for."""
+    """waits: the streams, or the streams of events, that it was told to wait for."""
 
     def __init__(self) -> None:
         self.capturing, self.waits = False, []
 
     def wait_stream(self, other: Stream) -> None:
         self.waits.append(other)
+
+    def wait_event(self, event: Event) -> None:
+        self.waits.append(("event", event.recorded))
+
+
+class Event:
+    def record(self, stream: Stream) -> None:
+        self.recorded = stream
+
+
+@contextmanager
+def _device(device: torch.device) -> Iterator[None]:
+    yield
 
 
 @pytest.fixture
@@ -35,6 +48,8 @@ def current(monkeypatch: pytest.MonkeyPatch) -> list[Stream]:
 
     monkeypatch.setattr(order.torch.cuda, "current_stream", lambda device: now[0])
     monkeypatch.setattr(order.torch.cuda, "stream", stream)
+    monkeypatch.setattr(order.torch.cuda, "device", _device)
+    monkeypatch.setattr(order.torch.cuda, "Event", Event)
     monkeypatch.setattr(order.torch.cuda, "is_current_stream_capturing", lambda: now[0].capturing)
     return now
 
@@ -42,13 +57,15 @@ def current(monkeypatch: pytest.MonkeyPatch) -> list[Stream]:
 def _call(calls: Order, current: list[Stream], stream: Stream) -> None:
     current[0] = stream
     calls.follow()
+    calls.passed()
 
 
 def test_a_call_waits_for_the_last_one_on_another_stream(current: list[Stream]) -> None:
     calls, first, second = Order(torch.device("cuda", 0)), Stream(), Stream()
-    for stream in (first, first, second, second, first):
+    for stream in (first, first, second, second, first, second):
         _call(calls, current, stream)
-    assert (first.waits, second.waits) == ([second], [first])
+    # from the second change on for the call alone, not for what its stream holds besides
+    assert (first.waits, second.waits) == ([("event", second)], [first, ("event", first)])
 
 
 def test_a_capture_neither_waits_for_eager_calls_nor_hides_them(current: list[Stream]) -> None:

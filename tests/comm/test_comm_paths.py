@@ -88,6 +88,30 @@ def test_kernels_meet_where_the_caller_or_the_table_says(transport: str, memory:
         assert chosen == {"memory": memory, "sms": 0}
 
 
+def _no_memory(rank: int, world_size: int) -> tuple[dict, str]:
+    class Refused(FakeFused):
+        def __init__(self, *args, **options) -> None:
+            super().__init__(*args, **options)
+            if rank == 1:
+                raise CommError("no shared memory")
+
+    with kernels(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peers, "Fused", Refused)
+        comm = Communicator(None, preset("int8"), role="r", fused="auto")
+        comm.all_reduce(torch.ones(1000))
+        try:
+            Communicator(None, preset("int8"), role="r", fused="require").all_reduce(torch.ones(1000))
+        except CommError as error:
+            return dict(comm.paths), str(error)
+    return dict(comm.paths), ""
+
+
+def test_where_one_rank_gets_no_shared_memory_none_uses_it() -> None:
+    for paths, text in run_ranks(2, _no_memory):
+        assert paths == {"one_shot": 1}
+        assert text.endswith("which cannot run: no shared memory (rank 1)")
+
+
 def test_without_a_codec_what_kernels_cannot_add_stays_with_the_backend() -> None:
     run_ranks(2, _fused_uncompressed)
 
@@ -226,6 +250,20 @@ def _other_device(rank: int, world_size: int) -> None:
         with pytest.raises(ValueError, match="got a tensor on another CPU with a crossover table of "):
             comm.all_reduce(torch.ones(300))
     assert comm.calls == 0
+
+
+def _other_tables(rank: int, world_size: int) -> str:
+    found = table({1: {"uncompressed": 2.0, "unfused": 1.0 + rank}})
+    try:
+        Communicator(None, found.key.codec, role="r", crossover=found)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_with_other_tables_are_refused() -> None:
+    for text in run_ranks(2, _other_tables):
+        assert text.startswith("got another crossover table on ranks [1] than on rank 0; need one on all")
 
 
 def test_a_table_of_another_device_is_refused() -> None:

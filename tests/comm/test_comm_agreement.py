@@ -1,4 +1,4 @@
-"""What the ranks of communicators with kernels over shared memory agree on: where they meet, whether they can, one table."""
+"""What ranks with kernels over shared memory agree on: where they meet, whether they can, one table."""
 
 from __future__ import annotations
 

@@ -206,3 +206,20 @@ def test_the_fake_has_the_shape_of_the_result(kind: int, shape: tuple[int, ...],
     for f in (call, torch.compile(call, fullgraph=True, dynamic=False, backend="eager")):
         y = f(x, token)
         assert (y.shape, y.dtype, y.device.type) == (shape, dtype, "meta")
+
+
+# --- memory of the host ---------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not workspace.SHARED.is_dir(), reason="needs /dev/shm")
+def test_a_file_of_the_host_is_zero_and_there_in_full_or_not_at_all() -> None:
+    before = set(workspace.SHARED.glob("taco-*"))
+    name = workspace._shared_file(10_000)
+    assert isinstance(name, str)
+    path = workspace.SHARED / name
+    try:
+        assert path.read_bytes() == bytes(10_000)
+    finally:
+        path.unlink()
+    assert isinstance(workspace._shared_file(1 << 60), OSError)
+    assert set(workspace.SHARED.glob("taco-*")) == before

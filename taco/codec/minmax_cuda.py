@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.library import register_fake
 
 from taco.codec import cuda, wire
 from taco.config import AsymmetricCodec, TahQuantCodec
@@ -22,12 +23,12 @@ METADATA = {"fp16": 0, "bf16": 1, "fp32": 2}
 def load() -> None:
     """Load the library and register the fakes, once a process. Raises `BuildError` if it is missing or foreign."""
     cuda.load()
-    torch.library.register_fake("taco::minmax_encode", _fake_encode)
-    torch.library.register_fake("taco::minmax_decode_sum", _fake_decode_sum)
-    torch.library.register_fake("taco::minmax_decode_sum_encode", _fake_decode_sum_encode)
-    torch.library.register_fake("taco::tahquant_encode", _fake_tahquant_encode)
-    torch.library.register_fake("taco::tahquant_decode_sum", _fake_decode_sum)
-    torch.library.register_fake("taco::tahquant_decode_sum_encode", _fake_decode_sum_encode)
+    register_fake("taco::minmax_encode", _fake_encode)
+    register_fake("taco::minmax_decode_sum", _fake_decode_sum)
+    register_fake("taco::minmax_decode_sum_encode", _fake_decode_sum_encode)
+    register_fake("taco::tahquant_encode", _fake_tahquant_encode)
+    register_fake("taco::tahquant_decode_sum", _fake_decode_sum)
+    register_fake("taco::tahquant_decode_sum_encode", _fake_decode_sum_encode)
 
 
 @torch.compiler.assume_constant_result

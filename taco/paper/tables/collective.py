@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
-from taco.log import Log
 from taco.paper.table import Row, number
-from taco.paper.tables.load import PROVENANCE, Logs, codec_rank, missing, provenance
+from taco.paper.tables.load import PROVENANCE, Logs, codec_rank, missing, timed_rows
 from taco.recipes.collective import BASELINES, COLLECTIVES, FUSED, TRANSPORTS, UNFUSED
-from taco.recipes.speed import RELEASED
 
 COLLECTIVE_COLUMNS = (
     "collective", "link", "world_size", "mib", "dtype", "arm", "codec", "path", "timing", "us", "us_iqr", "bus_gbps",
@@ -32,26 +30,15 @@ def collective(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     with an uncompressed payload: what compression buys; the rest of speedup_vs_best_bf16 the kernel buys. An arm that
     raised has status `failed` and its reason.
     """
-    rows = [row for name, source in logs.measures.items() for row in _rows(name, source)]
+    rows = [row for name, source in logs.measures.items() for row in timed_rows(name, source, _row, _is_ours)]
     for row in rows:
         row |= _compared(row, [other for other in rows if all(other[k] == row[k] for k in SAME)])
     rows.sort(key=_order)
     return COLLECTIVE_COLUMNS, rows + [missing(name) for name in logs.missing_measures]
 
 
-def _rows(name: str, source: Log) -> list[Row]:
-    made = []
-    for record in source.records:
-        if record["kind"] in ("row", "failed"):
-            failed = {"status": "failed"} if record["kind"] == "failed" else {}
-            made.append(_row(record) | provenance(name, source, _label(record)) | failed)
-    return made
-
-
-def _label(record: dict) -> str:
-    if record["arm"] in OURS:
-        return "ours"
-    return "authors-code" if record["arm"].startswith(RELEASED) else "peer"
+def _is_ours(record: dict) -> bool:
+    return record["arm"] in OURS
 
 
 def _row(record: dict) -> Row:

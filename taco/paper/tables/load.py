@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from taco import log, recipes
 from taco.config import ConfigError, run_from_dict, to_dict
 from taco.paper.table import Row, number
+from taco.recipes.speed import RELEASED
 
 PROVENANCE = ("kind", "label", "status", "log", "commit", "date", "device", "hardware", "transport", "seed")
 """The last columns of every table.
@@ -118,3 +119,14 @@ def mean(values: Iterable[float]) -> float:
     """Mean of the values, NaN if there are none."""
     values = list(map(number, values))
     return statistics.fmean(values) if values else math.nan
+
+
+def timed_rows(name: str, source: log.Log, row: Callable[[dict], Row], ours: Callable[[dict], bool]) -> list[Row]:
+    """row(record) of every arm that was timed or has raised, with provenance. ours: whether an arm is ours."""
+    made = []
+    for record in source.records:
+        if record["kind"] in ("row", "failed"):
+            other = "authors-code" if record["arm"].startswith(RELEASED) else "peer"
+            failed = {"status": "failed"} if record["kind"] == "failed" else {}
+            made.append(row(record) | provenance(name, source, "ours" if ours(record) else other) | failed)
+    return made

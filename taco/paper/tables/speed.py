@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from taco.log import Log
 from taco.paper.table import Row, number
-from taco.paper.tables.load import PROVENANCE, Logs, codec_rank, missing, provenance
-from taco.recipes.speed import OPS, RELEASED, SPEED
+from taco.paper.tables.load import PROVENANCE, Logs, codec_rank, missing, timed_rows
+from taco.recipes.speed import OPS, SPEED
 
 SPEED_COLUMNS = (
     "part", "op", "codec", "dtype", "mib", "parts", "arm", "path", "timing", "us", "us_iqr", "bytes", "gbps",
@@ -26,24 +25,13 @@ def codec_speed(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     turns with it; fraction_of_copy: copy_us / us. Small calls are timed with warm caches, and so have no rate. An
     implementation that raised has status `failed` and its reason.
     """
-    rows = [row for name, source in logs.measures.items() for row in _rows(name, source)]
+    rows = [row for name, source in logs.measures.items() for row in timed_rows(name, source, _row, _is_ours)]
     rows.sort(key=_order)
     return SPEED_COLUMNS, rows + [missing(name) for name in logs.missing_measures]
 
 
-def _rows(name: str, source: Log) -> list[Row]:
-    made = []
-    for record in source.records:
-        if record["kind"] in ("row", "failed"):
-            failed = {"status": "failed"} if record["kind"] == "failed" else {}
-            made.append(_row(record) | provenance(name, source, _label(record)) | failed)
-    return made
-
-
-def _label(record: dict) -> str:
-    if record["part"] == "launch" or record["arm"] in OURS:
-        return "ours"
-    return "authors-code" if record["arm"].startswith(RELEASED) else "peer"
+def _is_ours(record: dict) -> bool:
+    return record["part"] == "launch" or record["arm"] in OURS
 
 
 def _row(record: dict) -> Row:

@@ -33,8 +33,7 @@ Numbers numbers_of(const std::vector<int64_t>& n) {
   mesh.report = reinterpret_cast<int64_t*>(n[2]);
   mesh.rank = int(n[3]), mesh.world = int(n[4]), mesh.pipelines = int(n[5]), mesh.slot = int(n[6]), mesh.pause = int(n[7]);
   mesh.timeout = n[8];
-  mesh.lay_out();
-  STD_TORCH_CHECK(n[10] >= mesh.nbytes, "got a workspace of ", n[10], " bytes; need ", mesh.nbytes, "; because kernels write there");
+  STD_TORCH_CHECK(n[10] >= mesh.nbytes(), "got a workspace of ", n[10], " bytes; need ", mesh.nbytes(), "; because kernels write there");
   return {mesh, int(n[9])};
 }
 

@@ -2,6 +2,7 @@
 // memory accesses).
 #pragma once
 
+#include "launch.cuh"
 #include "receiver.cuh"
 #include "sender.cuh"
 #include "worker.cuh"
@@ -27,9 +28,11 @@ __global__ void __launch_bounds__(Room<K, C>::kThreads, 1)
       const bool by_workers = i < R::kFree || (i >= R::kTotalFull && i < R::kTotalFree) || i >= R::kConsumed;
       Barrier{base + R::kBarriers + 8 * i}.init(by_workers ? kWarps : 1);
     }
-    *failed = mesh.state[kBroken];
     publish_shared();
   }
+  wait_for_previous();
+  if (message.whole_gpu) let_next_start();
+  if (warp == kReceiver && lane < R::kPipes) failed[0] = mesh.state[kBroken], failed[1] = mesh.state[kCalls];
   const Course course(mesh, pipe * int(gridDim.x) + int(blockIdx.x), R::kPipes * int(gridDim.x), message.chunks);
   __syncthreads();
   if (warp == kReceiver) {
@@ -51,19 +54,32 @@ cudaError_t launch_collective(const Mesh& mesh, Message message, int sms, cudaSt
   if (chunks > INT32_MAX / 2) return cudaErrorInvalidValue;
   message.chunks = int(chunks);
   const auto kernel = run_collective<K, C>;
-  static bool ready[64] = {};  // by device; a race sets the same twice
+  static int sms_of[64] = {};  // by device, 0: not asked yet; a race sets the same twice
   int device = 0;
   cudaError_t status = cudaGetDevice(&device);
   if (status != cudaSuccess) return status;
-  if (!ready[device & 63]) {
+  int& found = sms_of[device & 63];
+  if (found == 0) {
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, R::kShared);
     if (status != cudaSuccess) return status;
-    ready[device & 63] = true;
+    int count = 0;
+    status = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+    if (status != cudaSuccess) return status;
+    found = count;
   }
+  message.whole_gpu = sms >= found;
   const int lanes = message.spec.group / (8 * K::V);
-  const unsigned blocks = unsigned(chunks < sms ? chunks : sms);
-  kernel<<<blocks, R::kThreads, R::kShared, stream>>>(mesh, message, __builtin_ctz(unsigned(lanes)));
-  return cudaGetLastError();
+  cudaLaunchAttribute dependent{};
+  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  dependent.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(chunks < sms ? chunks : sms));
+  config.blockDim = dim3(R::kThreads);
+  config.dynamicSmemBytes = R::kShared;
+  config.stream = stream;
+  config.attrs = &dependent;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, mesh, message, __builtin_ctz(unsigned(lanes)));
 }
 
 template <class K>

@@ -15,7 +15,8 @@ constexpr int kPlainGroup = 128;  // elements that lie together where there is n
 struct Message {
   Spec spec;
   int64_t total, part;
-  int chunks;  // of a part; the launcher sets it
+  int chunks;      // of a part; the launcher sets it
+  bool whole_gpu;  // no SM is left for others: the next kernel's blocks take none from them by starting early; the launcher sets it
   const uint8_t* x;
   uint8_t* out;
   bool in_aligned, out_aligned;

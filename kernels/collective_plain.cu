@@ -15,11 +15,11 @@ static_assert(Plain<2>::kTile == Plain<4>::kTile, "one slot for both");
 
 // Kernels learn a codec at run time and keep room for the scales of groups of 32 in fp32, and as many alphas.
 int64_t collective_slot(const Spec& spec, bool plain) {
-  if (plain) return kWarps * Plain<2>::kTile;
+  if (plain) return kWarps * Plain<2>::kTile + kTrailer;
   const int vectors = spec.group > 1024 ? 8 : 4;
   int64_t bytes = 0;
   with_payload(spec.form.payload, [&](auto p) { bytes = 32 * vectors * (decltype(p)::kLow + decltype(p)::kHigh); });
-  return kWarps * (bytes + 256);
+  return kWarps * (bytes + 256) + kTrailer;
 }
 
 }  // namespace taco

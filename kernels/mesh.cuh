@@ -1,9 +1,9 @@
 // The ranks of a collective and their workspaces, which lie in memory that every GPU of the group addresses.
 //
-// A workspace: uint32 flags [phases][pipelines][kSlots][world - 1] | slots uint8 [phases][pipelines][kSlots][world - 1][slot], all
-// written by the peers: the last index is the source, without the owner. A rank's state, on its GPU: uint32 [kHeader], then
-// uint32 turns [pipelines]. A pipeline is the part of a kernel that takes every `pipelines`-th chunk of a message; its turns
-// count the chunks it has ever taken, and are the same on all ranks. Turn t uses slot t % kSlots and raises its flag to t + 1.
+// A workspace: uint8 [phases][pipelines][kSlots][world - 1][slot], written by the peers: the last index but one is the source, without
+// the owner. A slot has a packet at its begin and the packet's trailer (packing.cuh) at its end. A rank's state, on its GPU: uint32
+// [kHeader], then uint32 turns [pipelines]. A pipeline is the part of a kernel that takes every `pipelines`-th chunk of a message;
+// its turns count the chunks it has ever taken, and are the same on all ranks. Turn t uses slot t % kSlots.
 #pragma once
 
 #include "ops.h"
@@ -18,7 +18,9 @@ static_assert(kSlots >= 2 * kLag + 2 && (kSlots & (kSlots - 1)) == 0, "see above
 
 constexpr int kMaxPipes = 4;  // pipelines of a block: the 16 warps that compute leave each of their threads 80 registers
 
-constexpr int kBroken = 0, kCalls = 1, kHeader = 32;  // words of the state; all calls after one that timed out give NaN
+// Words of the state. All calls after one that timed out give NaN; tiles that were read again (worker.cuh).
+constexpr int kBroken = 0, kCalls = 1, kRepeats = 2, kHeader = 32;
+constexpr int kTrailer = 32;                          // bytes of a packet's digests
 constexpr int kPhases = 2;                           // packets of the tensors, packets of their sums
 
 struct Mesh {
@@ -28,34 +30,29 @@ struct Mesh {
   int rank, world;
   int pipelines;    // that a workspace has room for
   int slot;         // bytes
-  int pause;        // ns between looks at a flag
+  int pause;        // ns between looks at a trailer
   int64_t timeout;  // ns
-  int64_t slots_at, nbytes;  // where slots begin in a workspace, and its size
 
-  // Of the sizes and world, which are set.
-  void lay_out() {
-    const int64_t places = int64_t(kPhases) * pipelines * kSlots * (world - 1);
-    slots_at = (4 * places + 127) / 128 * 128;
-    nbytes = slots_at + places * slot;
-  }
+  int64_t nbytes() const { return int64_t(kPhases) * pipelines * kSlots * (world - 1) * slot; }  // of a workspace
 };
 
-// The places for packets that a pipeline of `owner` has in its workspace.
-struct Inbox {
-  uint32_t* flags;
-  uint8_t* packets;
-  int sources, slot;
+struct Slot {
+  uint8_t *packet, *trailer;
+};
 
-  TACO_HD Inbox(const Mesh& mesh, int owner, int phase, int pipeline) : sources(mesh.world - 1), slot(mesh.slot) {
-    const int64_t first = (int64_t(phase) * mesh.pipelines + pipeline) * kSlots * sources;
-    uint8_t* const workspace = mesh.workspaces[owner];
-    flags = reinterpret_cast<uint32_t*>(workspace) + first;
-    packets = workspace + mesh.slots_at + first * slot;
-  }
+// The slots that a pipeline of `owner` has in its workspace.
+struct Inbox {
+  uint8_t* slots;
+  int sources, size;
+
+  TACO_HD Inbox(const Mesh& mesh, int owner, int phase, int pipeline)
+      : slots(mesh.workspaces[owner] + (int64_t(phase) * mesh.pipelines + pipeline) * kSlots * (mesh.world - 1) * mesh.slot),
+        sources(mesh.world - 1), size(mesh.slot) {}
   // Of a source among the others of the owner.
-  TACO_HD int place(uint32_t turn, int source) const { return int(turn & (kSlots - 1)) * sources + source; }
-  TACO_HD uint32_t* flag(int place) const { return flags + place; }
-  TACO_HD uint8_t* packet(int place) const { return packets + int64_t(place) * slot; }
+  TACO_HD Slot slot(uint32_t turn, int source) const {
+    uint8_t* const at = slots + int64_t(int(turn & (kSlots - 1)) * sources + source) * size;
+    return {at, at + size - kTrailer};
+  }
 };
 
 // What a rank that has waited too long tells the host, [0] last.

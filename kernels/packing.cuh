@@ -1,20 +1,65 @@
 // How a tile travels between GPUs: as codes of a group codec, or as its elements.
 //
-// The packet of a chunk, kWarps tiles: kCodes bytes of every tile, then kMeta bytes of every tile. Codes lie as in the shared memory
-// that they were written to (stage.cuh), so a packet means something only to the kernel that made it.
+// The packet of a chunk, kWarps tiles: kCodes bytes of every tile, then kMeta bytes of every tile; and, apart, a digest of every tile.
+// Codes lie as in the shared memory that they were written to (stage.cuh), so a packet means something only to the kernel that made it.
 //
 // A packing has Loaded (a lane's elements), Item (what a lane holds of a packet) and
 //   load, encode              elements -> item           add, finish               items -> their sum, in fp32
 //   encode_sum                sum -> item                 decode                    one item -> values
 //   put, get                  item <-> shared memory      `ok` false: an item that never came: NaN
+//   digest                    of an item in shared memory
 #pragma once
 
+#include "mesh.cuh"
 #include "planes.cuh"
 #include "stage.cuh"
 
 namespace taco {
 
 TACO_HD constexpr int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
+
+// A tile's digest as it travels: of all words of its codes and meta by their places, and of the packet's turn. A tile of which any
+// part is still that of an earlier turn has another but for a chance of 2^-56.
+struct Digest {
+  static constexpr int kBytes = 8;
+  uint32_t low, high;  // high: the turn + 1 in the upper byte
+
+  __device__ static uint32_t tag(uint32_t turn) { return turn + 1 << 24; }
+  __device__ static Digest load(uint32_t at) {
+    const Word<8> w = Word<8>::load(at);
+    return {w.x, w.y};
+  }
+  __device__ void store(uint32_t at) const { Word<8>{low, high}.store(at); }
+  __device__ bool operator==(const Digest& other) const { return low == other.low && high == other.high; }
+};
+
+// Odd numbers without a pattern (the finaliser of MurmurHash3).
+TACO_HD constexpr uint32_t multiplier(uint32_t i) {
+  uint32_t h = (i + 1) * 0x9e3779b1u;
+  h = (h ^ h >> 16) * 0x85ebca6bu;
+  h = (h ^ h >> 13) * 0xc2b2ae35u;
+  return (h ^ h >> 16) | 1;
+}
+
+// The sum of words times numbers of their places, in 64 bits.
+struct Digester {
+  uint64_t sum = 0;
+
+  __device__ void add(uint32_t word, int place) { sum += uint64_t(word) * multiplier(place); }
+  // Of the lanes' words and BYTES bytes of shared memory that all of them see. places: that have been added.
+  template <int BYTES>
+  __device__ Digest finish(const uint8_t* meta, int lane, uint32_t turn, int places) {
+#pragma unroll
+    for (int at = 0; at < BYTES; at += 128) {
+      if (at + 128 <= BYTES || at + 4 * lane < BYTES) add(*reinterpret_cast<const uint32_t*>(meta + at + 4 * lane), places + at / 128);
+    }
+    const uint32_t odd = uint32_t(2 * lane + 1);
+    const uint32_t low = __reduce_add_sync(0xffffffffu, uint32_t(sum) * odd), high = __reduce_add_sync(0xffffffffu, uint32_t(sum >> 32) * odd);
+    return {low + turn * 0x85ebca6bu, (high & 0xffffffu) | Digest::tag(turn)};
+  }
+};
+
+static_assert(kTrailer == kWarps * Digest::kBytes, "a digest a tile");
 
 template <class P, class S_, int BYTES>
 struct Coding {
@@ -86,6 +131,16 @@ struct Coding {
     item.alpha = S::adaptive(spec.form) ? reinterpret_cast<const float*>(meta + kScales)[lane.team] : 1.0f;
     return item;
   }
+  __device__ static Digest digest(const Item& item, const uint8_t* meta, int lane, uint32_t turn) {
+    Digester d;
+    constexpr bool two = P::kLow == 8 || P::kHigh > 0;
+#pragma unroll
+    for (int w = 0; w < V; ++w) {
+      d.add(item.codes[w].low, 2 * w);
+      if constexpr (two) d.add(P::kLow == 8 ? item.codes[w].high : uint16_t(item.codes[w].high), 2 * w + 1);
+    }
+    return d.template finish<kMeta>(meta, lane, turn, 2 * V);
+  }
 };
 
 // No codec: sums are still formed in fp32 and in the order of ranks.
@@ -140,6 +195,15 @@ struct Plain {
 #pragma unroll
     for (int w = 0; w < V; ++w) item.raw[w] = codes.get(lane, w);
     return item;
+  }
+  __device__ static Digest digest(const Item& item, const uint8_t* meta, int lane, uint32_t turn) {
+    Digester d;
+#pragma unroll
+    for (int w = 0; w < V; ++w) {
+#pragma unroll
+      for (int i = 0; i < 2 * BYTES; ++i) d.add(item.raw[w].words[i], 2 * BYTES * w + i);
+    }
+    return d.template finish<kMeta>(meta, lane, turn, 0);
   }
 };
 

@@ -11,10 +11,10 @@ class Receiver {
   using R = Room<K, C>;
 
  public:
-  // shared: of the lane's pipeline; failed: its word in generic addresses.
+  // shared: of the lane's pipeline; failed: its two words (kFailed, kCall) in generic addresses.
   __device__ Receiver(const Mesh& mesh, const Course& course, uint32_t shared, uint32_t* failed)
-      : mesh_(mesh), course_(course), inbox_(mesh, mesh.rank, 0, course.id), shared_(shared), failed_(failed) {
-    calls_ = mesh.state[kCalls];
+      : mesh_(mesh), course_(course), inbox_(mesh, mesh.rank, 0, course.id), shared_(shared), failed_(failed),
+        origins_(R::origins(failed)) {
     if (R::kSums) skip();
   }
 
@@ -36,30 +36,41 @@ class Receiver {
   __device__ Barrier barrier(int number) const { return {shared_ + R::kBarriers + 8 * number}; }
   __device__ bool free() const { return barrier(R::kConsumed + ring_.slot).test(ring_.parity ^ 1); }
 
-  // The next packet, if there is one and room for it.
+  // The next packet, if it is there and there is room for it.
   __device__ bool receive() {
-    if (!free()) return false;
     const uint32_t turn = course_.turn + uint32_t(chunk());
-    const int place = inbox_.place(turn, source_) + phase_ * (mesh_.pipelines * kSlots * inbox_.sources);
-    const bool here = raised(inbox_.flag(place), turn);
-    if (!here && !late()) return false;
-    bring(inbox_.packet(place), here && *failed_ == 0);
+    Slot slot = inbox_.slot(turn, source_);
+    const int64_t offset = phase_ ? int64_t(mesh_.pipelines) * kSlots * inbox_.sources * mesh_.slot : 0;
+    slot.packet += offset, slot.trailer += offset;
+    if (!seen_ && !look(slot, turn)) return false;
+    if (!free()) return false;
+    bring(slot, *failed_ == 0);
     return true;
   }
 
+  // Whether the packet's trailer is there, or its time is over.
+  __device__ bool look(const Slot& slot, uint32_t turn) {
+    const uint32_t high = load_relaxed(reinterpret_cast<const uint32_t*>(slot.trailer) + 1);
+    if ((high & 0xff000000u) == Digest::tag(turn)) return seen_ = true;
+    if (late()) *failed_ = 1;
+    return *failed_;
+  }
+
   // A packet, or the word that it has not come.
-  __device__ void bring(const uint8_t* packet, bool ok) {
+  __device__ void bring(const Slot& slot, bool ok) {
     const Barrier arrived = barrier(R::kArrived + ring_.slot);
     if (ok) {
+      const int buffer = R::kIncomingAt + ring_.slot;
+      origins_[ring_.slot] = {slot, 0, source_, phase_};
       publish_global();
       arrived.arrive_and_expect(R::kPacket);
-      load_packet<K>(shared_ + R::kBuffers + (R::kIncomingAt + ring_.slot) * R::kStride, packet, arrived);
+      load_packet<K>(shared_ + R::kBuffers + buffer * R::kStride, shared_ + R::kDigests + buffer * kTrailer, slot, arrived);
     } else {
-      *failed_ = 1;
       arrived.arrive();
     }
     ring_.advance();
     polls_ = 0;
+    seen_ = false;
   }
 
   __device__ bool advance() {
@@ -90,15 +101,7 @@ class Receiver {
     if (polls_ == 64) since_ = nanoseconds();
     if (*static_cast<volatile uint32_t*>(mesh_.state + kBroken)) return true;
     if (int64_t(nanoseconds() - since_) < mesh_.timeout) return false;
-    if (atomicExch(mesh_.state + kBroken, 1u) == 0) {
-      volatile int64_t* const report = mesh_.report;
-      report[kPeer] = source_ + (source_ >= mesh_.rank);
-      report[kPhase] = phase_;
-      report[kCall] = calls_;
-      report[kKind] = int(C);
-      __threadfence_system();
-      report[kTold] = 1;
-    }
+    give_up(mesh_, int(C), source_, phase_, failed_[1]);
     return true;
   }
 
@@ -107,9 +110,11 @@ class Receiver {
   const Inbox inbox_;
   const uint32_t shared_;
   volatile uint32_t* const failed_;
+  Origin* const origins_;
   Ring<kIncoming> ring_;
   int at_ = 0, phase_ = 0, source_ = 0;
-  uint32_t polls_ = 0, calls_;  // calls_: before this one
+  uint32_t polls_ = 0;
+  bool seen_ = false;  // the next packet's trailer
   uint64_t since_ = 0;
 };
 

@@ -14,7 +14,15 @@ namespace taco {
 constexpr int kSharedMemory = 232448;  // bytes that a block can have on sm_90 and sm_100
 constexpr int kIncoming = 2;           // packets of peers in shared memory: one in use, one on its way
 
-// The shared memory of a pipeline, in bytes: tiles on their way in and out | buffers of a chunk's packet | barriers.
+// Of a packet that has come in: where it lies, and since when it is found incomplete (ns, or 0).
+struct Origin {
+  Slot slot;
+  uint64_t since;
+  int source, phase;
+};
+
+// The shared memory of a pipeline, in bytes: tiles on their way in and out | buffers of a chunk's packet | their digests | origins |
+// barriers.
 template <class K, Collective C>
 struct Room {
   static constexpr bool kScatters = C == Collective::kReduceScatter || C == Collective::kTwoShot;
@@ -25,16 +33,24 @@ struct Room {
   static constexpr int kOwnAt = 0, kOthersAt = kOwn, kTotalsAt = kOthersAt + kOthers, kIncomingAt = kTotalsAt + kTotals;
   static constexpr int kSentAt = kScatters ? kOthersAt : kOwnAt;
 
-  static constexpr int kPacket = kWarps * (K::kCodes + K::kMeta);  // of a chunk, as it travels
+  static constexpr int kPacket = kWarps * (K::kCodes + K::kMeta) + kTrailer;  // of a chunk, as it travels
   static constexpr int kStride = round_up(kWarps * (K::kTile + K::kMeta), K::kAlign);
   static constexpr int kAlign = alignment_of<typename K::S>(K::Tensor::kBytes);
   static constexpr int kIn = 0, kOut = kWarps * K::Tensor::kBytes, kBuffers = 2 * kWarps * K::Tensor::kBytes;
-  static constexpr int kBarriers = kBuffers + (kIncomingAt + kIncoming) * kStride;
+  static constexpr int kDigests = kBuffers + (kIncomingAt + kIncoming) * kStride;  // Digest [buffers][kWarps]
+  static constexpr int kOrigins = kDigests + (kIncomingAt + kIncoming) * kTrailer;  // Origin [kIncoming]
+  static constexpr int kBarriers = kOrigins + kIncoming * int(sizeof(Origin));
   // numbers of barriers: full ones complete with the arrival of kWarps warps or of the sender's bytes
   static constexpr int kFull = 0, kFree = kSent, kTotalFull = 2 * kSent, kTotalFree = kTotalFull + kTotals;
   static constexpr int kArrived = kTotalFree + kTotals, kConsumed = kArrived + kIncoming, kCount = kConsumed + kIncoming;
   static constexpr int kFailed = kBarriers + 8 * kCount;  // uint32: a packet has not come in time
-  static constexpr int kBytes = round_up(kFailed + 4, kAlign);
+  static constexpr int kCall = kFailed + 4;               // uint32: calls before this one
+  static constexpr int kBytes = round_up(kCall + 4, kAlign);
+
+  // failed: the pipeline's word.
+  __device__ static Origin* origins(uint32_t* failed) {
+    return reinterpret_cast<Origin*>(reinterpret_cast<uint8_t*>(failed) - kFailed + kOrigins);
+  }
 
   static constexpr int kFit = (kSharedMemory - (kAlign - 1024)) / kBytes;
   // kernels that learn the codec at run time take more registers
@@ -66,25 +82,39 @@ struct Course {
   __device__ int chunk(int i) const { return id + i * stride; }
 };
 
-// One packet between shared memory, where tiles may lie apart, and a place for packets.
+// Tells the host whom this rank has waited for in vain, unless it has been told of another. source: among the others.
+__device__ inline void give_up(const Mesh& mesh, int kind, int source, int phase, uint32_t calls) {
+  if (atomicExch(mesh.state + kBroken, 1u) != 0) return;
+  volatile int64_t* const report = mesh.report;
+  report[kPeer] = source + (source >= mesh.rank);
+  report[kPhase] = phase;
+  report[kCall] = calls;
+  report[kKind] = kind;
+  __threadfence_system();
+  report[kTold] = 1;
+}
+
+// One packet between shared memory, where tiles may lie apart, and a slot.
 template <class K>
-__device__ __forceinline__ void store_packet(uint8_t* to, uint32_t from) {
+__device__ __forceinline__ void store_packet(const Slot& to, uint32_t from, uint32_t digests) {
   if constexpr (K::kTile == K::kCodes) {
-    bulk_store(to, from, kWarps * (K::kCodes + K::kMeta));
+    bulk_store(to.packet, from, kWarps * (K::kCodes + K::kMeta));
   } else {
-    for (int t = 0; t < kWarps; ++t) bulk_store(to + t * K::kCodes, from + t * K::kTile, K::kCodes);
-    if constexpr (K::kMeta > 0) bulk_store(to + kWarps * K::kCodes, from + kWarps * K::kTile, kWarps * K::kMeta);
+    for (int t = 0; t < kWarps; ++t) bulk_store(to.packet + t * K::kCodes, from + t * K::kTile, K::kCodes);
+    if constexpr (K::kMeta > 0) bulk_store(to.packet + kWarps * K::kCodes, from + kWarps * K::kTile, kWarps * K::kMeta);
   }
+  bulk_store(to.trailer, digests, kTrailer);
 }
 
 template <class K>
-__device__ __forceinline__ void load_packet(uint32_t to, const uint8_t* from, Barrier arrived) {
+__device__ __forceinline__ void load_packet(uint32_t to, uint32_t digests, const Slot& from, Barrier arrived) {
   if constexpr (K::kTile == K::kCodes) {
-    bulk_load(to, from, kWarps * (K::kCodes + K::kMeta), arrived);
+    bulk_load(to, from.packet, kWarps * (K::kCodes + K::kMeta), arrived);
   } else {
-    for (int t = 0; t < kWarps; ++t) bulk_load(to + t * K::kTile, from + t * K::kCodes, K::kCodes, arrived);
-    if constexpr (K::kMeta > 0) bulk_load(to + kWarps * K::kTile, from + kWarps * K::kCodes, kWarps * K::kMeta, arrived);
+    for (int t = 0; t < kWarps; ++t) bulk_load(to + t * K::kTile, from.packet + t * K::kCodes, K::kCodes, arrived);
+    if constexpr (K::kMeta > 0) bulk_load(to + kWarps * K::kTile, from.packet + kWarps * K::kCodes, kWarps * K::kMeta, arrived);
   }
+  bulk_load(digests, from.trailer, kTrailer, arrived);
 }
 
 }  // namespace taco

@@ -1,30 +1,32 @@
-// Between GPUs of one host: flags, copies from shared memory into a peer's memory, and barriers in shared memory (sm_90).
+// Between GPUs of one host: copies from shared memory into a peer's memory, and barriers in shared memory (sm_90).
 #pragma once
 
 #include "shared.cuh"
 
 namespace taco {
 
-__device__ __forceinline__ uint32_t load_acquire(const uint32_t* flag) {
-  uint32_t v;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
-  return v;
-}
-// To poll with: an acquire empties the L1 cache of its SM each time.
 __device__ __forceinline__ uint32_t load_relaxed(const uint32_t* flag) {
   uint32_t v;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
   return v;
 }
-// After `fence_system`, a release: whoever acquires the number sees what this thread has written or seen before the fence.
-__device__ __forceinline__ void store_relaxed(uint32_t* flag, uint32_t v) {
-  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(v) : "memory");
-}
-__device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-// Whether a flag is `turn` + 1; if so, what was written before it was raised is seen.
-__device__ __forceinline__ bool raised(const uint32_t* flag, uint32_t turn) {
-  return load_relaxed(flag) == turn + 1 && load_acquire(flag) == turn + 1;
+// A warp copies BYTES bytes, a multiple of 16 or 8, whatever others write there meanwhile, into shared memory.
+template <int BYTES>
+__device__ __forceinline__ void copy_now(uint32_t to, const uint8_t* from, int lane) {
+  constexpr int kUnit = BYTES % 16 ? 8 : 16;
+#pragma unroll 2
+  for (int at = kUnit * lane; at < BYTES; at += 32 * kUnit) {
+    if constexpr (kUnit == 16) {
+      Word<16> v;
+      asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from + at) : "memory");
+      v.store(to + at);
+    } else {
+      Word<8> v;
+      asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from + at) : "memory");
+      v.store(to + at);
+    }
+  }
 }
 
 __device__ __forceinline__ uint64_t nanoseconds() {
@@ -84,11 +86,8 @@ __device__ __forceinline__ void bulk_store(void* to, uint32_t from, uint32_t byt
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void commit_bulk_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// All but the newest N commits of this thread are written.
-template <int N>
-__device__ __forceinline__ void wait_bulk_stores() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
-}
+// All commits of this thread have been read from shared memory.
+__device__ __forceinline__ void wait_bulk_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 // Counts towards the bytes that `arrived` expects.
 __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes, Barrier arrived) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),

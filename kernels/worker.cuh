@@ -19,8 +19,8 @@ class Worker {
       : mesh_(mesh), message_(message), course_(course), lane_(lane), spec_(message.spec),
         in_(shared + R::kIn + lane.warp * K::Tensor::kBytes, lane), out_(shared + R::kOut + lane.warp * K::Tensor::kBytes, lane),
         codes_(shared + R::kBuffers + lane.warp * K::kTile, lane),
-        meta_(generic + R::kBuffers + kWarps * K::kTile + lane.warp * K::kMeta), barriers_(shared + R::kBarriers),
-        failed_(reinterpret_cast<uint32_t*>(generic + R::kFailed)), own_numel_(part_numel(R::kScatters ? mesh.rank : 0)) {
+        meta_(generic + R::kBuffers + kWarps * K::kTile + lane.warp * K::kMeta), shared_(shared), failed_(reinterpret_cast<uint32_t*>(generic + R::kFailed)),
+        own_numel_(part_numel(R::kScatters ? mesh.rank : 0)) {
 #pragma unroll
     for (int w = 0; w < V; ++w) signs_[w] = S::is_signed(spec_) ? sign_byte(lane.place.vector(w), spec_.rotation_size) : 0;
   }
@@ -53,7 +53,8 @@ class Worker {
     return aligned ? int(uint64_t(numel) / (kWarps * 256 * V)) : 0;
   }
   __device__ uint32_t seed_of(int packet) const { return message_.seeds.of[packet & (kMaxSeeds - 1)]; }
-  __device__ Barrier barrier(int number) const { return {barriers_ + 8 * number}; }
+  __device__ uint32_t turn(int i) const { return course_.turn + uint32_t(i); }
+  __device__ Barrier barrier(int number) const { return {shared_ + R::kBarriers + 8 * number}; }
 
   // The elements of part k of turn i, or of what comes after it.
   __device__ void request_part(int i, int k) {
@@ -84,16 +85,19 @@ class Worker {
         put(R::kOwnAt + own_.slot, item);
         own_.advance();
       } else {
-        hand_over(item, R::kSentAt, sent_, R::kFull, R::kFree);
+        hand_over(item, turn(i), R::kSentAt, sent_, R::kFull, R::kFree);
       }
     }
   }
 
   // Into a buffer that the sender empties.
   template <int SIZE>
-  __device__ void hand_over(const typename K::Item& item, int buffers, Ring<SIZE>& ring, int full, int free) {
+  __device__ void hand_over(const typename K::Item& item, uint32_t turn, int buffers, Ring<SIZE>& ring, int full, int free) {
+    const int buffer = buffers + ring.slot;
     barrier(free + ring.slot).wait(ring.parity ^ 1);
-    put(buffers + ring.slot, item);
+    put(buffer, item);
+    const Digest digest = digest_of(item, buffer, turn);
+    if (lane_.lane == 0) digest.store(digest_at(buffer));
     publish_shared();
     __syncwarp();
     if (lane_.lane == 0) barrier(full + ring.slot).arrive();
@@ -105,23 +109,64 @@ class Worker {
     __syncwarp();
   }
 
-  // The packet of `source`, sources in order; ok: whether it has come. own: the buffer of this rank's.
-  __device__ typename K::Item take(int source, int own, bool& ok) {
-    const bool comes = source != mesh_.rank;
-    const int slot = incoming_.slot;
+  __device__ typename K::Item get(int buffer) const {
+    return K::get(spec_, codes_.at(buffer * R::kStride), meta_ + buffer * R::kStride, lane_);
+  }
+  __device__ uint32_t digest_at(int buffer) const {
+    return shared_ + R::kDigests + buffer * kTrailer + lane_.warp * Digest::kBytes;
+  }
+  __device__ Digest digest_of(const typename K::Item& item, int buffer, uint32_t turn) const {
+    return K::digest(item, meta_ + buffer * R::kStride, lane_.lane, turn);
+  }
+
+  // The packet of `source` of turn i, sources in order; ok: whether it has come. own: the buffer of this rank's.
+  __device__ typename K::Item take(int source, int i, int own, bool& ok) {
     ok = true;
-    if (comes) {
-      barrier(R::kArrived + slot).wait(incoming_.parity);
-      ok = *failed_ == 0;
+    if (source == mesh_.rank) {
+      const auto item = get(own);
+      __syncwarp();
+      return item;
     }
-    const int buffer = comes ? R::kIncomingAt + slot : own;
-    const auto item = K::get(spec_, codes_.at(buffer * R::kStride), meta_ + buffer * R::kStride, lane_);
+    const int slot = incoming_.slot, buffer = R::kIncomingAt + slot;
+    barrier(R::kArrived + slot).wait(incoming_.parity);
+    ok = __all_sync(0xffffffffu, *static_cast<const volatile uint32_t*>(failed_) == 0);
+    typename K::Item item;
+#pragma unroll 1
+    for (;;) {
+      item = get(buffer);
+      if (__builtin_expect(digest_of(item, buffer, turn(i)) == Digest::load(digest_at(buffer)) || !ok, 1)) break;
+      ok = fetch_again(buffer, slot);
+    }
     __syncwarp();
-    if (comes) {
-      if (lane_.lane == 0) barrier(R::kConsumed + slot).arrive();
-      incoming_.advance();
-    }
+    if (lane_.lane == 0) barrier(R::kConsumed + slot).arrive();
+    incoming_.advance();
     return item;
+  }
+
+  // Where a trailer was faster than the rest: the warp's tile once more. False when the peer has had its time. Hardly ever
+  // called: what it needs lies in shared memory, and `keep` computes here what would take registers elsewhere.
+  __device__ bool fetch_again(int buffer, int slot) {
+    const int lane = int(keep(threadIdx.x & 31)), warp = int(keep(threadIdx.x >> 5)) % kWarps;
+    const uint32_t base = keep(shared_) + R::kBuffers + buffer * R::kStride;
+    Origin* const origin = R::origins(keep(failed_)) + slot;
+    const uint8_t *const codes = origin->slot.packet + warp * K::kCodes,
+                  *const meta = origin->slot.packet + kWarps * K::kCodes + warp * K::kMeta;
+    __syncwarp();
+    copy_now<K::kCodes>(base + warp * K::kTile, codes, lane);
+    copy_now<K::kMeta>(base + kWarps * K::kTile + warp * K::kMeta, meta, lane);
+    copy_now<Digest::kBytes>(keep(digest_at(buffer)), origin->slot.trailer + warp * Digest::kBytes, lane);
+    publish_shared();  // the copy engine will write there again
+    bool late = false;
+    if (lane == 0) {
+      atomicAdd(mesh_.state + kRepeats, 1u);
+      if (origin->since == 0) origin->since = nanoseconds();
+      late = int64_t(nanoseconds() - origin->since) > mesh_.timeout || *static_cast<volatile uint32_t*>(mesh_.state + kBroken);
+      if (late) {
+        give_up(mesh_, int(C), origin->source, origin->phase, failed_[1]);
+        *static_cast<volatile uint32_t*>(failed_) = 1;
+      }
+    }
+    return !__any_sync(0xffffffffu, late);
   }
 
   __device__ void reduce(int i) {
@@ -132,7 +177,7 @@ class Worker {
 #pragma unroll 1
     for (int r = 0; r < mesh_.world; ++r) {
       bool ok;
-      const auto item = take(r, own, ok);
+      const auto item = take(r, i, own, ok);
       K::add(spec_, item, ok, sum);
     }
     kept_.advance();
@@ -140,7 +185,7 @@ class Worker {
     if constexpr (R::kSums) {
       Spec spec = spec_;
       spec.numel = own_numel_;
-      hand_over(K::encode_sum(spec, sum, at, seed_of(mesh_.world)), R::kTotalsAt, totals_, R::kTotalFull, R::kTotalFree);
+      hand_over(K::encode_sum(spec, sum, at, seed_of(mesh_.world)), turn(i), R::kTotalsAt, totals_, R::kTotalFull, R::kTotalFree);
     } else {
       K::finish(spec_, sum, at);
       write(sum, 0, own_numel_, chunk);
@@ -154,7 +199,7 @@ class Worker {
     for (int r = 0; r < mesh_.world; ++r) {
       Values v;
       bool ok;
-      const auto item = take(r, own, ok);
+      const auto item = take(r, i, own, ok);
       K::decode(spec_, item, ok, v, lane_.at(chunk, false));
       write(v, r * message_.part, part_numel(r), chunk);
     }
@@ -177,8 +222,8 @@ class Worker {
   const typename K::Tensor in_, out_;
   const typename K::Stage codes_;  // the warp's tile in buffer 0
   uint8_t* const meta_;
-  const uint32_t barriers_;
-  const volatile uint32_t* const failed_;
+  const uint32_t shared_;
+  uint32_t* const failed_;
   const int64_t own_numel_;  // elements of the part that this rank sums, or gives
   uint32_t signs_[V];
   Ring<R::kSent> sent_;

@@ -3,12 +3,12 @@
 It is that of the GPUs (torch symmetric memory), each rank's part on its own; or, where they do not address each other,
 memory of the host that all ranks share, pinned, which every GPU reads and writes over PCIe.
 
-Layout (kernels/mesh.cuh): flags, then packets. With W ranks, P = 4 pipelines an SM and
-`slot` bytes a packet of 4096 elements (8192 for groups of 2048), a workspace has about
+Layout: kernels/mesh.cuh. With W ranks, P = 4 pipelines an SM and `slot` bytes for a packet of 4096 elements (8192 for
+groups of 2048), a workspace has
 
-    2 phases * P * 8 slots * (W - 1) * (slot + 4) bytes
+    2 phases * P * 8 slots * (W - 1) * slot bytes
 
-whatever the size of the messages: 2 GPUs of 132 SMs and INT8 take 41 MiB.
+whatever the size of the messages: 2 GPUs of 132 SMs and INT8 take 42 MiB.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ HEADER, PHASES, SLOTS, PIPES = 32, 2, 8, 4
 REPORT = 5
 WORLD_SIZE = 4  # of `Workspace.numbers`
 WARPS, TILE = 4, 256
-# between two looks at flags: those of the host's memory are read over PCIe
+TRAILER = 32  # bytes
+REPEATS = 2  # of the state: how many tiles have been read again
+# between two looks at packets: those of the host's memory are read over PCIe
 PAUSE_NS, HOST_PAUSE_NS = 32, 500
 SHARED = Path("/dev/shm")  # a file system in memory, which processes of one host share
 
@@ -42,9 +44,9 @@ SHARED = Path("/dev/shm")  # a file system in memory, which processes of one hos
 def slot_bytes(codec: Codec) -> int:
     """Bytes that hold the packet of a chunk, for tensors of any dtype."""
     if not isinstance(codec, GroupCodec):
-        return WARPS * TILE * 8
+        return _padded(WARPS * TILE * 8 + TRAILER)
     vectors = 8 if codec.group > 1024 else 4
-    return WARPS * (TILE * vectors * wire.PAYLOAD_BITS[codec.payload] // 8 + 256)
+    return _padded(WARPS * (TILE * vectors * wire.PAYLOAD_BITS[codec.payload] // 8 + 256) + TRAILER)
 
 
 def _padded(nbytes: int) -> int:
@@ -54,8 +56,7 @@ def _padded(nbytes: int) -> int:
 def nbytes(world_size: int, sms: int, slot: int) -> int:
     """Bytes of a workspace for kernels on at most `sms` SMs."""
     pipelines = PIPES * sms
-    places = PHASES * pipelines * SLOTS * (world_size - 1)
-    return _padded(4 * places) + places * slot
+    return PHASES * pipelines * SLOTS * (world_size - 1) * slot
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,13 @@ def _space(rank: int = 0, world_size: int = 2) -> Workspace:
 @pytest.mark.parametrize(
     ("name", "nbytes"),
     [
-        ("int8", 4 * (1024 + 256)),  # 4 tiles of 1024 codes, and room for scales and alphas
-        ("taco", 4 * (1024 + 256)),
-        ("int6", 4 * (768 + 256)),
-        ("int4", 4 * (512 + 256)),
-        ("sdp4bit-weight", 4 * (1024 + 256)),  # groups of 2048: tiles of 2048 codes
-        ("none", 4096 * 2),
+        # 4 tiles of 1024 codes, room for scales and alphas, and for the trailer
+        ("int8", 4 * (1024 + 256) + 128),
+        ("taco", 4 * (1024 + 256) + 128),
+        ("int6", 4 * (768 + 256) + 128),
+        ("int4", 4 * (512 + 256) + 128),
+        ("sdp4bit-weight", 4 * (1024 + 256) + 128),  # groups of 2048: tiles of 2048 codes
+        ("none", 4096 * 2 + 128),
     ],
 )
 def test_a_slot_holds_the_packet_of_a_chunk(name: str, nbytes: int) -> None:
@@ -51,8 +52,8 @@ def test_a_slot_holds_the_packet_of_a_chunk(name: str, nbytes: int) -> None:
 
 def test_size_of_a_workspace() -> None:
     places = 2 * (4 * 132) * 8 * 1  # phases, pipelines, slots, peers
-    assert workspace.nbytes(2, 132, 5120) == 4 * places + 5120 * places == 43_287_552
-    assert workspace.nbytes(3, 1, 5120) == 512 + 5120 * 128
+    assert workspace.nbytes(2, 132, 5120) == 5120 * places == 43_253_760
+    assert workspace.nbytes(3, 1, 5120) == 5120 * 128
     space = _space(rank=1)
     addresses = [tensor.data_ptr() for tensor in (space.addresses, space.state, space.report)]
     pause = workspace.HOST_PAUSE_NS  # the CPU's memory here
@@ -66,6 +67,7 @@ def test_constants_are_those_of_the_kernels() -> None:
     assert (found["kHeader"], found["kPhases"], found["kSlots"], found["kMaxPipes"], found["kReport"]) == (
         workspace.HEADER, workspace.PHASES, workspace.SLOTS, workspace.PIPES, workspace.REPORT,
     )  # fmt: skip
+    assert (found["kTrailer"], found["kRepeats"]) == (workspace.TRAILER, workspace.REPEATS)
     assert found["kThreads"] == 32 * workspace.WARPS
 
 

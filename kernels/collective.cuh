@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(Room<K, C>::kThreads, 1)
   uint32_t* const failed = reinterpret_cast<uint32_t*>(generic + R::kFailed);
   if (warp == kReceiver && lane < R::kPipes) {
     for (int i = 0; i < R::kCount; ++i) {
-      const bool by_workers = i < R::kFree || (i >= R::kTotalFull && i < R::kTotalFree) || i >= R::kConsumed;
-      Barrier{base + R::kBarriers + 8 * i}.init(by_workers ? kWarps : 1);
+      const bool full = i < R::kFree || (i >= R::kTotalFull && i < R::kTotalFree);
+      Barrier{base + R::kBarriers + 8 * i}.init(i >= R::kConsumed ? 32 * kWarps : (full ? kWarps : 1));
     }
     publish_shared();
   }

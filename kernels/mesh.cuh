@@ -11,7 +11,7 @@
 namespace taco {
 
 // A packet is decoded so many turns after its chunk's own was sent: the time for it to travel (README.md).
-constexpr int kLag = 3;
+constexpr int kLag = 2;
 // Whoever sends turn t has packets of turn t - 1 - kLag from every peer, which then had decoded turn t - 2 - 2 kLag.
 constexpr int kSlots = 8;
 static_assert(kSlots >= 2 * kLag + 2 && (kSlots & (kSlots - 1)) == 0, "see above; turns wrap around at 2^32");

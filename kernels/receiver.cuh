@@ -61,7 +61,7 @@ class Receiver {
     const Barrier arrived = barrier(R::kArrived + ring_.slot);
     if (ok) {
       const int buffer = R::kIncomingAt + ring_.slot;
-      origins_[ring_.slot] = {slot, 0, source_, phase_};
+      origins_[ring_.slot] = {slot, source_, phase_, {}};
       publish_global();
       arrived.arrive_and_expect(R::kPacket);
       load_packet<K>(shared_ + R::kBuffers + buffer * R::kStride, shared_ + R::kDigests + buffer * kTrailer, slot, arrived);

@@ -14,11 +14,11 @@ namespace taco {
 constexpr int kSharedMemory = 232448;  // bytes that a block can have on sm_90 and sm_100
 constexpr int kIncoming = 2;           // packets of peers in shared memory: one in use, one on its way
 
-// Of a packet that has come in: where it lies, and since when it is found incomplete (ns, or 0).
+// Of a packet that has come in: where it lies, and since when a warp finds its tile incomplete (ns, or 0).
 struct Origin {
   Slot slot;
-  uint64_t since;
   int source, phase;
+  uint64_t since[kWarps];
 };
 
 // The shared memory of a pipeline, in bytes: tiles on their way in and out | buffers of a chunk's packet | their digests | origins |
@@ -40,7 +40,8 @@ struct Room {
   static constexpr int kDigests = kBuffers + (kIncomingAt + kIncoming) * kStride;  // Digest [buffers][kWarps]
   static constexpr int kOrigins = kDigests + (kIncomingAt + kIncoming) * kTrailer;  // Origin [kIncoming]
   static constexpr int kBarriers = kOrigins + kIncoming * int(sizeof(Origin));
-  // numbers of barriers: full ones complete with the arrival of kWarps warps or of the sender's bytes
+  // numbers of barriers: full ones complete with a thread of every worker warp, arrived ones with the bytes of a packet, consumed
+  // ones with every thread that works
   static constexpr int kFull = 0, kFree = kSent, kTotalFull = 2 * kSent, kTotalFree = kTotalFull + kTotals;
   static constexpr int kArrived = kTotalFree + kTotals, kConsumed = kArrived + kIncoming, kCount = kConsumed + kIncoming;
   static constexpr int kFailed = kBarriers + 8 * kCount;  // uint32: a packet has not come in time

@@ -137,8 +137,7 @@ class Worker {
       if (__builtin_expect(digest_of(item, buffer, turn(i)) == Digest::load(digest_at(buffer)) || !ok, 1)) break;
       ok = fetch_again(buffer, slot);
     }
-    __syncwarp();
-    if (lane_.lane == 0) barrier(R::kConsumed + slot).arrive();
+    barrier(R::kConsumed + slot).arrive();
     incoming_.advance();
     return item;
   }
@@ -159,14 +158,17 @@ class Worker {
     bool late = false;
     if (lane == 0) {
       atomicAdd(mesh_.state + kRepeats, 1u);
-      if (origin->since == 0) origin->since = nanoseconds();
-      late = int64_t(nanoseconds() - origin->since) > mesh_.timeout || *static_cast<volatile uint32_t*>(mesh_.state + kBroken);
+      uint64_t& since = origin->since[warp];
+      if (since == 0) since = nanoseconds();
+      late = int64_t(nanoseconds() - since) > mesh_.timeout || *static_cast<volatile uint32_t*>(mesh_.state + kBroken);
       if (late) {
         give_up(mesh_, int(C), origin->source, origin->phase, failed_[1]);
         *static_cast<volatile uint32_t*>(failed_) = 1;
       }
     }
-    return !__any_sync(0xffffffffu, late);
+    late = __any_sync(0xffffffffu, late);
+    __syncwarp();
+    return !late;
   }
 
   __device__ void reduce(int i) {

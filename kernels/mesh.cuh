@@ -11,9 +11,9 @@
 namespace taco {
 
 // A packet is decoded so many turns after its chunk's own was sent: the time for it to travel (README.md).
-constexpr int kLag = 2;
+constexpr int kLag = 1;
 // Whoever sends turn t has packets of turn t - 1 - kLag from every peer, which then had decoded turn t - 2 - 2 kLag.
-constexpr int kSlots = 8;
+constexpr int kSlots = 4;
 static_assert(kSlots >= 2 * kLag + 2 && (kSlots & (kSlots - 1)) == 0, "see above; turns wrap around at 2^32");
 
 constexpr int kMaxPipes = 4;  // pipelines of a block: the 16 warps that compute leave each of their threads 80 registers

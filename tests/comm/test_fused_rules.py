@@ -51,9 +51,9 @@ def test_a_slot_holds_the_packet_of_a_chunk(name: str, nbytes: int) -> None:
 
 
 def test_size_of_a_workspace() -> None:
-    places = 2 * (4 * 132) * 8 * 1  # phases, pipelines, slots, peers
-    assert workspace.nbytes(2, 132, 5120) == 5120 * places == 43_253_760
-    assert workspace.nbytes(3, 1, 5120) == 5120 * 128
+    places = 2 * (4 * 132) * 4 * 1  # phases, pipelines, slots, peers
+    assert workspace.nbytes(2, 132, 5120) == 5120 * places == 21_626_880
+    assert workspace.nbytes(3, 1, 5120) == 5120 * 64
     space = _space(rank=1)
     addresses = [tensor.data_ptr() for tensor in (space.addresses, space.state, space.report)]
     pause = workspace.HOST_PAUSE_NS  # the CPU's memory here

@@ -14,7 +14,7 @@ from taco.recipes import preset
 
 pytestmark = one_gpu
 
-NUMEL = 50_000  # a few turns of a pipeline
+NUMEL = 50_000  # not more turns than slots: no packet replaces another
 GARBAGE = 0x5A
 PIECE = 32  # bytes: a sector, which arrives at once
 

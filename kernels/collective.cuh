@@ -35,11 +35,15 @@ __global__ void __launch_bounds__(Room<K, C>::kThreads, 1)
   if (warp == kReceiver && lane < R::kPipes) failed[0] = mesh.state[kBroken], failed[1] = mesh.state[kCalls];
   const Course course(mesh, pipe * int(gridDim.x) + int(blockIdx.x), R::kPipes * int(gridDim.x), message.chunks);
   __syncthreads();
+  if (warp < kSenders) {
+    if constexpr (R::kPipes == kMaxPipes) take_registers<104>();
+    if (course.count > 0) Worker<K, C>(mesh, message, course, base, generic, Lane<typename K::S>(lane_bits, warp % kWarps)).run();
+    return;
+  }
+  if constexpr (R::kPipes == kMaxPipes) leave_registers<40>();
   if (warp == kReceiver) {
     Receiver<K, C>(mesh, course, base, failed).run(lane < R::kPipes);
-  } else if (course.count > 0 && warp < kSenders) {
-    Worker<K, C>(mesh, message, course, base, generic, Lane<typename K::S>(lane_bits, warp % kWarps)).run();
-  } else if (course.count > 0) {
+  } else if (warp < kReceiver && course.count > 0) {
     Sender<K, C>(mesh, course, base, failed).run();
   }
 #endif

@@ -58,7 +58,8 @@ struct Room {
   static constexpr int kMost = K::S::LANES ? kMaxPipes : kMaxPipes - 1;
   static constexpr int kPipes = kFit < kMost ? kFit : kMost;
   static_assert(kPipes >= 1, "a pipeline fits");
-  static constexpr int kThreads = (kPipes * (kWarps + 1) + 1) * 32, kShared = kPipes * kBytes + kAlign - 1024;
+  // whole warp groups, of four warps: a pipeline's workers are one
+  static constexpr int kThreads = (kPipes * kWarps + round_up(kPipes + 1, 4)) * 32, kShared = kPipes * kBytes + kAlign - 1024;
 };
 
 // Position in a ring of SIZE buffers. parity: of the pass.

@@ -2,6 +2,7 @@
 
 arm             codecs          what runs
 nccl, gloo      none            torch.distributed into preallocated memory; all_reduce in place
+nccl-eager      none            the same called from Python, where `nccl` is a CUDA graph: not always slower
 symm-two-shot   none            torch's kernel over symmetric memory, in place
 symm-one-shot   none            the same, each rank reading everything
 fused           none and each   `taco.comm.fused`: our kernel over symmetric memory
@@ -15,7 +16,7 @@ multicast; NCCL may, unless NCCL_NVLS_ENABLE=0 forbids it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -73,6 +74,8 @@ class Arms:
         """The arms of a case, in the order of their rows."""
         nvlink = self.grid.transport == "nvlink"
         arms = [self._backend(case)]
+        if nvlink:
+            arms.append(replace(arms[0], name=f"{arms[0].name}-eager", graph=False))
         if nvlink and case.collective == "all_reduce":
             arms += [self._symm(case, shots) for shots in SHOTS]
         if self.grid.transport in MEMORIES:
@@ -164,7 +167,7 @@ class Arms:
             run = getattr(self._communicators[codec], case.collective)
             return Ready(calls=tuple(partial(run, x) for x in xs))
 
-        return Arm(name=UNFUSED, codec=codec, make=make, graph=False, wire_bytes=self._sent(case, codec))
+        return Arm(name=UNFUSED, codec=codec, make=make, graph=True, wire_bytes=self._sent(case, codec))
 
     # --- others --------------------------------------------------------------------------------------
 

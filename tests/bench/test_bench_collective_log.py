@@ -130,7 +130,8 @@ def kernels(tmp_path_factory) -> log.Log:
 def test_nvlink_times_our_kernel_uncompressed_and_with_every_codec(kernels):
     timed = [(r["arm"], r["codec"]) for r in rows_of(kernels, collective="all_reduce")]
     unfused = [("unfused", codec) for codec in ("taco", "int8", "fp8", "int6", "int4")]
-    assert timed == [("gloo", "none"), ("fused", "none"), ("fused", "int8"), ("fused", "int4"), *unfused]
+    plain = [("gloo", "none"), ("gloo-eager", "none")]
+    assert timed == [*plain, ("fused", "none"), ("fused", "int8"), ("fused", "int4"), *unfused]
     assert {r["rank_identical"] for r in rows_of(kernels, arm="fused", codec="int8")} == {True, None}
 
 

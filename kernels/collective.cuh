@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(Room<K, C>::kThreads, 1)
   const Course course(mesh, pipe * int(gridDim.x) + int(blockIdx.x), R::kPipes * int(gridDim.x), message.chunks);
   __syncthreads();
   if (warp < kSenders) {
-    if constexpr (R::kPipes == kMaxPipes) take_registers<104>();
+    if constexpr (R::kDivides) take_registers<R::kWorkerRegisters>();
     if (course.count > 0) Worker<K, C>(mesh, message, course, base, generic, Lane<typename K::S>(lane_bits, warp % kWarps)).run();
     return;
   }
-  if constexpr (R::kPipes == kMaxPipes) leave_registers<40>();
+  if constexpr (R::kDivides) leave_registers<R::kHelperRegisters>();
   if (warp == kReceiver) {
     Receiver<K, C>(mesh, course, base, failed).run(lane < R::kPipes);
   } else if (warp < kReceiver && course.count > 0) {
@@ -66,6 +66,13 @@ cudaError_t launch_collective(const Mesh& mesh, Message message, int sms, cudaSt
   if (found == 0) {
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, R::kShared);
     if (status != cudaSuccess) return status;
+    cudaFuncAttributes compiled;
+    status = cudaFuncGetAttributes(&compiled, kernel);
+    if (status != cudaSuccess) return status;
+    // a warp that asks for more than the block has would wait for ever
+    constexpr int kWorkers = R::kPipes * kWarps * 32;
+    const int wanted = R::kWorkerRegisters * kWorkers + R::kHelperRegisters * (R::kThreads - kWorkers);
+    if (R::kDivides && compiled.numRegs * R::kThreads < wanted) return cudaErrorLaunchOutOfResources;
     int count = 0;
     status = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
     if (status != cudaSuccess) return status;

@@ -58,6 +58,9 @@ struct Room {
   static constexpr int kMost = K::S::LANES ? kMaxPipes : kMaxPipes - 1;
   static constexpr int kPipes = kFit < kMost ? kFit : kMost;
   static_assert(kPipes >= 1, "a pipeline fits");
+  // Registers a thread, once senders and receiver have left theirs to the workers; where fewer warps run, all have enough.
+  static constexpr bool kDivides = kPipes == kMaxPipes;
+  static constexpr int kWorkerRegisters = 96, kHelperRegisters = 40;
   // whole warp groups, of four warps: a pipeline's workers are one
   static constexpr int kThreads = (kPipes * kWarps + round_up(kPipes + 1, 4)) * 32, kShared = kPipes * kBytes + kAlign - 1024;
 };

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
 from taco.bench import collective_peers
 from taco.bench.collective_arms import Arm, Arms
 from taco.bench.collective_case import bytes_of, identical, inputs, relative_error, sets_of, wanted
 from taco.bench.collective_timer import Batch, Clock, EventClock, HostClock, batch, still_sound, timed, tried
-from taco.codec import coder
+from taco.comm import crossover
+from taco.config import require
 from taco.log import LogWriter
 from taco.recipes import CollectiveCase, CollectiveGrid, preset
-from taco.recipes.collective import UNFUSED
 from taco.train.launch import World
 
 __all__ = ["measure_collective"]
@@ -32,6 +34,7 @@ def measure_collective(
     here: World,
     grid: CollectiveGrid,
     peers: Path | None = None,
+    tables: Path | None = None,
     settings: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> None:
@@ -42,25 +45,41 @@ def measure_collective(
     rank_identical, whether all ranks have the same bits (null for reduce_scatter). Errors and bits are those of a
     result of the timed calls. An arm that raises on a rank becomes a record of kind 'failed' with the reason.
 
-    Rank 0 writes, a case at a time. captures are not used. peers: a file as in collective_peers.py. settings: variables
+    Rank 0 writes, a case at a time. captures are not used. peers: a file as in collective_peers.py. tables: a folder of
+    tables of `taco crossover`; codecs that have one for these ranks get an arm that follows it. settings: variables
     of the environment that NCCL and torch read, for the header. clock: default this device's.
     """
     clock = clock or _clock(here, grid)
-    others = collective_peers.load(peers) if peers else []
+    others, found = collective_peers.load(peers) if peers else [], _tables(tables, grid, here)
     config = {
         "source": source, "world_size": here.size, "l2_bytes": clock.l2_bytes, "peers": peers.name if peers else "",
+        "tables": {codec: table.key.filename() for codec, table in found.items()},
         "environment": dict(sorted((settings or {}).items())), **asdict(grid),
     }  # fmt: skip
     header = {"name": out.stem, "config": config, "provenance": provenance}
     opened: list[LogWriter] = []
     here.agree(lambda: opened.append(LogWriter(out, header)))
-    arms = Arms(grid, here, clock.l2_bytes, others)
+    arms = Arms(grid, here, clock.l2_bytes, others, found)
     for case in grid.cases():
         for kind, record in _measured(case, arms, clock):
             for log in opened:
                 log.write(kind, **record)
     for log in opened:
         log.close()
+
+
+def _tables(folder: Path | None, grid: CollectiveGrid, here: World) -> dict[str, crossover.Crossover]:
+    """The tables of the grid's codecs in a folder. Raises `ConfigError` where it has none of them."""
+    if folder is None:
+        return {}
+    dtype = getattr(torch, grid.dtype)
+    codecs = dict.fromkeys(codec for part in grid.parts for codec in part.codecs)
+    keys = {c: crossover.key_here(here.device, here.transport, here.size, preset(c), dtype) for c in codecs}
+    found = {c: crossover.find(folder, key) for c, key in keys.items() if (folder / key.filename()).is_file()}
+    names = ", ".join(key.filename() for key in keys.values())
+    command = f"torchrun --nproc-per-node {here.size} -m taco crossover --codec NAME --out {folder}"
+    require(bool(found), f"--tables {folder}", f"one of {names} there: `{command}`", "tables choose the paths")
+    return found
 
 
 def _clock(here: World, grid: CollectiveGrid) -> Clock:
@@ -101,5 +120,5 @@ def _measured(case: CollectiveCase, arms: Arms, clock: Clock) -> Iterator[Record
             continue
         same = None if case.collective == "reduce_scatter" else identical(each.answer(), here)
         found = {"bytes": bytes_of(case, here.size), "wire_bytes": arm.wire_bytes, "rank_identical": same}
-        path = {"path": coder(preset(arm.codec)).path} if arm.name == UNFUSED else {}
+        path = {"path": arm.path} if arm.path else {}
         yield "row", told | asdict(timing) | found | {"rel_error": error} | path

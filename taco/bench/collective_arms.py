@@ -7,6 +7,7 @@ symm-two-shot   none            torch's kernel over symmetric memory, in place
 symm-one-shot   none            the same, each rank reading everything
 fused           none and each   `taco.comm.fused`: our kernel over symmetric memory
 unfused         each            `taco.comm.Communicator`: our packets, carried by the backend
+chosen          with a table    `taco.comm.Communicator` on the path that a table of `taco crossover` chooses
 others          their own       a file of peers
 
 symm-* and fused need GPUs that address each other: they run over nvlink only. None of these kernels uses NVLink
@@ -15,7 +16,7 @@ multicast; NCCL may, unless NCCL_NVLS_ENABLE=0 forbids it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,11 +29,13 @@ from taco.bench.collective_case import bytes_of, dtype_of, numel_of, sets_of
 from taco.bench.collective_peers import CollectivePeer
 from taco.bench.collective_timer import Ready
 from taco.bench.peer_files import failure
+from taco.codec import coder
 from taco.comm import Communicator, fused, wire_bytes
+from taco.comm.crossover import COMPRESSED, Crossover
 from taco.comm.links import all_gather_single, reduce_scatter_single
 from taco.config import require
 from taco.recipes import CollectiveCase, CollectiveGrid, preset
-from taco.recipes.collective import FUSED, UNFUSED
+from taco.recipes.collective import CHOSEN, FUSED, UNFUSED
 from taco.train.launch import World
 
 SHOTS = {"two-shot": "two_shot_all_reduce_", "one-shot": "one_shot_all_reduce"}
@@ -46,7 +49,7 @@ class Arm:
     """One way to run a case. make: inputs [sets, numel] of this rank, which it must not change -> the calls on them.
 
     graph: whether a CUDA graph may hold its calls. wire_bytes: what one rank sends in a call, None where only its
-    author knows. source, note: a peer's.
+    author knows. source, note: a peer's. path: which code runs, where an arm has several.
     """
 
     name: str
@@ -56,17 +59,26 @@ class Arm:
     wire_bytes: int | None
     source: str = ""
     note: str = ""
+    path: str = ""
 
 
 class Arms:
     """Every arm of a grid on these ranks; communicators and symmetric memory are made once, when first needed.
 
-    l2_bytes: as in `sets_of`. All methods and the arms that they return are collective over the default group.
+    l2_bytes: as in `sets_of`. tables: of crossovers, by codec. All methods and the arms that they return are collective
+    over the default group.
     """
 
-    def __init__(self, grid: CollectiveGrid, here: World, l2_bytes: int, peers: list[CollectivePeer]) -> None:
-        self.grid, self.here, self.peers, self._l2_bytes = grid, here, peers, l2_bytes
-        self._communicators: dict[str, Communicator] = {}
+    def __init__(
+        self,
+        grid: CollectiveGrid,
+        here: World,
+        l2_bytes: int,
+        peers: list[CollectivePeer],
+        tables: Mapping[str, Crossover],
+    ) -> None:
+        self.grid, self.here, self.peers, self.tables, self._l2_bytes = grid, here, peers, tables, l2_bytes
+        self._communicators: dict[tuple[str, str], Communicator] = {}
         self._fused: dict[str, fused.Fused | str] = {}
         self._symmetric: Tensor | None = None
 
@@ -81,6 +93,7 @@ class Arms:
         if self.grid.transport in MEMORIES:
             arms += [self._our_kernel(case, codec) for codec in ("none", *case.codecs)]
         arms += [self._packets(case, codec) for codec in case.codecs]
+        arms += [self._chosen(case, codec) for codec in self._measured(case)]
         return arms + [self._peer(case, peer) for peer in self.peers if peer.collective == case.collective]
 
     def _sent(self, case: CollectiveCase, codec: str) -> int:
@@ -161,13 +174,35 @@ class Arms:
         return found
 
     def _packets(self, case: CollectiveCase, codec: str) -> Arm:
-        def make(xs: Tensor) -> Ready:
-            if codec not in self._communicators:
-                self._communicators[codec] = Communicator(None, preset(codec), role="measure")
-            run = getattr(self._communicators[codec], case.collective)
-            return Ready(calls=tuple(partial(run, x) for x in xs))
+        made = self._through(UNFUSED, case, codec, None)
+        path = coder(preset(codec)).path
+        return Arm(name=UNFUSED, codec=codec, make=made, graph=True, wire_bytes=self._sent(case, codec), path=path)
 
-        return Arm(name=UNFUSED, codec=codec, make=make, graph=True, wire_bytes=self._sent(case, codec))
+    def _measured(self, case: CollectiveCase) -> list[str]:
+        """The codecs of a case whose table has times of its collective."""
+        return [codec for codec in case.codecs if codec in self.tables and case.collective in self.tables[codec].times]
+
+    def _chosen(self, case: CollectiveCase, codec: str) -> Arm:
+        table = self.tables[codec]
+        path = table.choose(case.collective, bytes_of(case, self.here.size))
+        sent = self._sent(case, codec if path in COMPRESSED else "none")
+        made = self._through(CHOSEN, case, codec, table)
+        return Arm(name=CHOSEN, codec=codec, make=made, graph=True, wire_bytes=sent, path=path)
+
+    def _through(
+        self, arm: str, case: CollectiveCase, codec: str, table: Crossover | None
+    ) -> Callable[[Tensor], Ready]:
+        """Calls of a communicator, one an arm and codec."""
+
+        def make(xs: Tensor) -> Ready:
+            if (arm, codec) not in self._communicators:
+                comm = Communicator(None, preset(codec), role="measure", crossover=table)
+                self._communicators[arm, codec] = comm
+            comm = self._communicators[arm, codec]
+            run = getattr(comm, case.collective)
+            return Ready(calls=tuple(partial(run, x) for x in xs), check=comm.check)
+
+        return make
 
     # --- others --------------------------------------------------------------------------------------
 

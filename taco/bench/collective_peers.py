@@ -27,7 +27,7 @@ from torch import Tensor
 
 from taco.bench.peer_files import listed
 from taco.config import require
-from taco.recipes.collective import BASELINES, COLLECTIVES, FUSED, UNFUSED
+from taco.recipes.collective import BASELINES, CHOSEN, COLLECTIVES, FUSED, UNFUSED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def _peer(path: Path, item: Any) -> CollectivePeer:
     found = item if isinstance(item, dict) else {name: getattr(item, name, None) for name in known}
     given = {name: found[name] for name in known if found.get(name) is not None}
     needed = [f.name for f in fields(CollectivePeer) if f.default is MISSING]
-    own = (*BASELINES, FUSED, UNFUSED)
+    own = (*BASELINES, FUSED, UNFUSED, CHOSEN)
     require(
         set(needed) <= set(given)
         and given["collective"] in COLLECTIVES

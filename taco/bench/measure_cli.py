@@ -25,7 +25,7 @@ MEASURES = {
 }
 OPTIONS = {
     "codec_speed": ("codecs", "ops", "mib", "peers", "skip_compile"),
-    "collective": ("codecs", "collectives", "mib", "peers", "transport"),
+    "collective": ("codecs", "collectives", "mib", "peers", "tables", "transport"),
 }
 
 
@@ -47,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     alone.add_argument("--skip-compile", action="store_true", help="without torch.compile, which takes a minute")
     ranks = parser.add_argument_group("collective", "under torchrun; its log is results/SOURCE/collective-WAY.jsonl")
     ranks.add_argument("--transport", default="", metavar="WAY", help=f"one of {', '.join(recipes.COLLECTIVE)}")
+    ranks.add_argument(
+        "--tables", type=Path, metavar="DIR", help="of `taco crossover`: times the paths that they choose too"
+    )
     ranks.add_argument("--collectives", nargs="+", default=[], metavar="NAME", help=f"only some of {collectives}")
 
 
@@ -70,7 +73,7 @@ def _options(args: argparse.Namespace, env: Mapping[str, str]) -> dict:
         require(way in grids, f"--transport {way!r}", f"one of {', '.join(grids)}", "a log is of one transport")
         grid = grids[way].narrowed(collectives=args.collectives, codecs=args.codecs, mib=args.mib)
         read = {k: v for k, v in env.items() if k.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_SYMM_MEM_"))}
-        return {"grid": grid, "peers": args.peers, "settings": read}
+        return {"grid": grid, "peers": args.peers, "tables": args.tables, "settings": read}
     return {}
 
 

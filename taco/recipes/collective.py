@@ -21,8 +21,9 @@ TRANSPORTS: dict[str, dict[str, str]] = {
 """Ways between the GPUs of one host, fastest first, and the environment that makes NCCL take each."""
 BASELINES = ("nccl", "nccl-eager", "symm-two-shot", "symm-one-shot", "gloo")
 """Arms that send the tensor uncompressed and are not ours."""
-FUSED, UNFUSED = "fused", "unfused"
-"""Our arms: one kernel over memory of the peers or the host (codec none: elements); packets over the backend."""
+FUSED, UNFUSED, CHOSEN = "fused", "unfused", "chosen"
+"""Our arms: one kernel over memory of the peers or the host (codec none: elements); packets over the backend; whichever
+path a table of `taco crossover` chooses."""
 
 
 def log_name(transport: str) -> str:

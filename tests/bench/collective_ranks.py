@@ -37,6 +37,12 @@ def measures(rank: int, size: int, out: Path, peers: Path | None, collectives: t
     )
 
 
+def measures_chosen(rank: int, size: int, out: Path, tables: Path) -> None:
+    """With a folder of tables."""
+    grid = GLOO.narrowed(mib=[1 / 64])
+    measure_collective("fresh", [], out, {}, here=place(rank, size), grid=grid, tables=tables)
+
+
 class Kernels:
     """Stands in for the fused kernels; how it is broken is in its codec's name."""
 
@@ -194,7 +200,7 @@ def symmetric(rank: int, size: int) -> list[torch.Tensor]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collective_arms, "symmetric_memory", memory)
         patch.setattr(torch.ops, "symm_mem", operators, raising=False)
-        arms = collective_arms.Arms(small, here, 0, [])
+        arms = collective_arms.Arms(small, here, 0, [], {})
         xs = inputs(case(), here, 0, 2)
         both = [arm.make(xs) for arm in arms.of(case()) if arm.name.startswith("symm-")]
         results = []

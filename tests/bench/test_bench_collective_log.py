@@ -15,7 +15,9 @@ from distributed import RankError, run_ranks
 from taco import cli, log
 from taco.bench import collective_peers
 from taco.codec import cuda
+from taco.comm.crossover import Crossover, key_here
 from taco.config import ConfigError
+from taco.recipes import preset
 from taco.recipes.collective import COLLECTIVES
 
 PEERS = """
@@ -212,22 +214,57 @@ def test_an_option_of_collective_is_no_other_measurements(capsys):
     assert "got --transport with codec_speed; need collective" in capsys.readouterr().err
 
 
-def under_torchrun(folder: Path, transport: str, *options: str) -> log.Log:
-    out = folder / "c.jsonl"
+def under_torchrun(*options: str) -> str:
+    """What two ranks of the command line print."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "taco"]
-    command += ["measure", "collective", "--transport", transport, "--out", str(out), *options]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        [*command, *options], capture_output=True, text=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def measured_under_torchrun(folder: Path, transport: str, *options: str) -> log.Log:
+    out = folder / "c.jsonl"
+    under_torchrun("measure", "collective", "--transport", transport, "--out", str(out), *options)
     return log.read(out)
 
 
 @pytest.mark.slow
 def test_ranks_of_torchrun_on_cpus_end_to_end(alone, tmp_path: Path):
-    found = under_torchrun(tmp_path, "gloo", "--collectives", "all_gather", "--mib", "0.015625")
+    found = measured_under_torchrun(tmp_path, "gloo", "--collectives", "all_gather", "--mib", "0.015625")
     assert [(r["arm"], r["mib"]) for r in found.of("row")] == [("gloo", 1 / 64), ("unfused", 1 / 64)]
     assert (found.header["provenance"]["transport"], found.header["provenance"]["world_size"]) == ("gloo", 2)
+
+
+# --- tables of crossovers ---------------------------------------------------------------------------
+
+
+def _table(folder: Path, times: dict) -> Crossover:
+    key = key_here(torch.device("cpu"), "auto", 2, preset("int8"), torch.bfloat16)
+    table = Crossover(key=key, times=times)
+    table.save(folder)
+    return table
+
+
+def test_codecs_with_a_table_are_timed_on_the_paths_that_it_chooses(tmp_path: Path):
+    compressed, plain = {"uncompressed": 2.0, "unfused": 1.0}, {"uncompressed": 1.0, "unfused": 2.0}
+    table = _table(tmp_path, {"all_reduce": {1024: compressed}, "all_gather": {1024: plain}})
+    run_ranks(2, ranks.measures_chosen, tmp_path / "c.jsonl", tmp_path)
+    found = log.read(tmp_path / "c.jsonl")
+    chosen = {r["collective"]: (r["codec"], r["path"], r["wire_bytes"]) for r in rows_of(found, arm="chosen")}
+    assert chosen == {
+        "all_reduce": ("int8", "unfused", 8192 + 64 * 2),
+        "all_gather": ("int8", "uncompressed", 8192),
+    }  # the table has no times of reduce_scatter
+    assert found.header["config"]["tables"] == {"int8": table.key.filename()}
+    assert all(r["rank_identical"] for r in rows_of(found, arm="chosen"))
+
+
+def test_a_folder_without_tables_of_these_ranks_is_refused(tmp_path: Path):
+    with pytest.raises(RankError, match=r"--tables .*; need one of .*int8.*json there: `torchrun .* taco crossover"):
+        run_ranks(2, ranks.measures_chosen, tmp_path / "c.jsonl", tmp_path)
+    assert not (tmp_path / "c.jsonl").exists()
 
 
 # --- on GPUs ---------------------------------------------------------------------------------------
@@ -237,8 +274,13 @@ def test_ranks_of_torchrun_on_cpus_end_to_end(alone, tmp_path: Path):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.skipif(not cuda.available(), reason="the kernel library is not built: taco kernels build")
 def test_quick_look_end_to_end(alone, tmp_path: Path):
-    found = under_torchrun(tmp_path, "nvlink", "--codecs", "int8", "--mib", "1")
+    printed = under_torchrun("crossover", "--codec", "int8", "--max-mib", "1", "--repeats", "3", "--out", str(tmp_path))
+    assert "all_reduce, microseconds" in printed
+    options = ("--codecs", "int8", "--mib", "1", "--tables", str(tmp_path))
+    found = measured_under_torchrun(tmp_path, "nvlink", *options)
+    assert {r["collective"] for r in rows_of(found, arm="chosen")} == set(COLLECTIVES)
     assert {r["timing"] for r in found.of("row") if r["arm"] in ("nccl", "symm-two-shot", "fused")} == {"graph"}
+    assert {r["timing"] for r in found.of("row") if r["arm"] == "nccl-eager"} == {"eager"}
     assert {r["path"] for r in found.of("row") if r["arm"] == "unfused"} == {"cuda"}
     assert all(r["rank_identical"] in (True, None) and r["rel_error"] < 0.02 for r in found.of("row"))
     assert not found.of("failed")

@@ -12,8 +12,10 @@ from fused_ranks import COLLECTIVES, PRESETS, collect, difference, expected, inp
 from torch import Tensor
 
 from taco.codec import cuda
-from taco.comm import CommError
+from taco.comm import CommError, Communicator
+from taco.comm.crossover import COMPRESSED, MEASURED, Crossover, key_here
 from taco.comm.fused import ONE_SHOT, Fused
+from taco.config import NONE
 from taco.recipes import preset
 
 TIMEOUT_S = 10.0  # a rank that is stuck ends by itself
@@ -176,10 +178,33 @@ def compiled(rank: int, world_size: int) -> list[str]:
     return wrong
 
 
+def paths(rank: int, world_size: int) -> list[str]:
+    """Every path that a table may choose, waiting and asynchronous; then the choice without a table."""
+    codec, x = preset("int8"), inputs(world_size, 200_000, torch.bfloat16)
+    sums = [sum(part.float() for part in x).bfloat16()] * world_size
+    key = key_here(x[0].device, "auto", world_size, codec, x[0].dtype)
+    wrong = []
+    for path in MEASURED:
+        times = {"uncompressed": 2.0} | {path: 1.0}
+        table = Crossover(key=key, times={"all_reduce": {1: times}})
+        comm = Communicator(None, codec, role="paths", crossover=table)
+        want = expected(codec, "one_shot", x) if path in COMPRESSED else sums
+        for got in (comm.all_reduce(x[rank]), comm.all_reduce_async(x[rank]).wait()):
+            wrong += [f"{path}: {text}" for text in [difference(got, want[rank])] if text]
+        wrong += [f"{path}: ran {dict(comm.paths)}"] if set(comm.paths) != {path} else []
+        comm.check()
+    for each, path, want in ((codec, "fused", expected(codec, "one_shot", x)), (NONE, "fused_uncompressed", sums)):
+        comm = Communicator(None, each, role="auto", fused="auto")
+        wrong += [f"auto: {text}" for text in [difference(comm.all_reduce(x[rank]), want[rank])] if text]
+        wrong += [f"auto: ran {dict(comm.paths)}"] if set(comm.paths) != {path} else []
+    return wrong
+
+
 CHECKS: dict[str, Callable[[int, int], list[str]]] = {
     check.__name__: check
     for check in (
         bits, back_to_back, subgroup, delayed, graph, first_call_in_capture, different_codecs, beside_a_gemm, compiled,
+        paths,
     )
 }  # fmt: skip
 

@@ -175,6 +175,20 @@ def test_ranks_bits_are_judged_over_every_row_of_ours(records: list[dict], verdi
     assert ("not in all_reduce fused int4 64 MiB over nvlink" in found_["reason"]) == (verdict_is == FAILS)
 
 
+@pytest.mark.parametrize(("us", "verdict_is"), [(980.0, HOLDS), (1020.0, HOLDS), (1030.0, FAILS)])
+def test_the_slowest_chosen_path_decides(us: float, verdict_is: str, tmp_path: Path):
+    records = [row(1000.0), ours(us, arm="chosen", path="fused"), ours(10.0)]
+    records += [row(1000.0, mib=1), ours(900.0, arm="chosen", path="uncompressed", mib=1)]
+    found_ = verdict(tmp_path, "never-slower", "nvlink", records)
+    assert (found_["verdict"], float(found_["value"])) == (
+        verdict_is,
+        pytest.approx(min(1000 / us, 1000 / 900), rel=1e-5),
+    )
+    assert "all_reduce of int8 over nvlink, path fused, 64 MiB on 2 ranks" in found_["reason"]
+    nothing = verdict(tmp_path / "other", "never-slower", "nvlink", [row(1000.0), ours(10.0)])
+    assert (nothing["verdict"], nothing["status"]) == (UNTESTABLE, "missing")
+
+
 # --- figure ----------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from taco.paper.claims.verdict import Tables, Verdict, absent, finite, judged
 from taco.paper.table import Cells, number
 from taco.paper.tables.load import mean
 from taco.recipes.claims import Claim
-from taco.recipes.collective import COLLECTIVE, FUSED, UNFUSED
+from taco.recipes.collective import CHOSEN, COLLECTIVE, FUSED, UNFUSED
 
 CODEC = "int8"
 # transport -> our arm there, and the sizes in MiB between which its claim speaks
@@ -37,6 +37,19 @@ def all_reduce(link: str) -> Callable[[Claim, Tables], Verdict]:
         return judged(value >= claim.threshold, value, f"least gain of {len(rows)}: {_words(worst)}", rows)
 
     return rule
+
+
+def never_slower(claim: Claim, tables: Tables) -> Verdict:
+    """The paths that measured tables choose, every collective, size, codec and transport."""
+    rows = finite(tables.rows("collective", arm=CHOSEN), "speedup_vs_best_bf16")
+    if not rows:
+        return absent("times of the paths that a crossover table chooses")
+    worst = min(rows, key=lambda r: number(r["speedup_vs_best_bf16"]))
+    value = number(worst["speedup_vs_best_bf16"])
+    words = (
+        f"least of {len(rows)}: {worst['collective']} of {worst['codec']} over {worst['link']}, path {worst['path']}"
+    )
+    return judged(value >= claim.threshold, value, f"{words}, {_words(worst)}", rows)
 
 
 def _words(row: Cells) -> str:

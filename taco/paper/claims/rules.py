@@ -256,6 +256,7 @@ RULES: dict[str, Callable[[Claim, Tables], Verdict]] = {
     "all-reduce-nvlink": collective.all_reduce("nvlink"),
     "all-reduce-host": collective.all_reduce("host"),
     "all-reduce-tcp": collective.all_reduce("tcp"),
+    "never-slower": collective.never_slower,
     "rank-identical": collective.rank_identical,
     "rank-identity": _released("rank-identity"),
     "non-finite": _released("non-finite"),

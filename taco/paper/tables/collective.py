@@ -6,7 +6,7 @@ import math
 
 from taco.paper.table import Row, number
 from taco.paper.tables.load import PROVENANCE, Logs, codec_rank, missing, timed_rows
-from taco.recipes.collective import BASELINES, COLLECTIVES, FUSED, TRANSPORTS, UNFUSED
+from taco.recipes.collective import BASELINES, CHOSEN, COLLECTIVES, FUSED, TRANSPORTS, UNFUSED
 
 COLLECTIVE_COLUMNS = (
     "collective", "link", "world_size", "mib", "dtype", "arm", "codec", "path", "timing", "us", "us_iqr", "bus_gbps",
@@ -15,7 +15,7 @@ COLLECTIVE_COLUMNS = (
 )  # fmt: skip
 AS_LOGGED = ("collective", "world_size", "dtype", "arm", "codec", "path", "timing", "bytes", "wire_bytes",
              "rank_identical", "calls", "replays", "note", "reason")  # fmt: skip
-OURS = (FUSED, UNFUSED)
+OURS = (FUSED, UNFUSED, CHOSEN)
 ARMS = (*BASELINES, *OURS)
 SAME = ("log", "collective", "world_size", "mib", "dtype")
 """Columns that rows share which are compared."""

@@ -7,7 +7,7 @@
 //   load, encode              elements -> item           add, finish               items -> their sum, in fp32
 //   encode_sum                sum -> item                 decode                    one item -> values
 //   put, get                  item <-> shared memory      `ok` false: an item that never came: NaN
-//   digest                    of an item in shared memory
+//   digest                    of an item in shared memory; factor: of the lane
 #pragma once
 
 #include "mesh.cuh"
@@ -41,20 +41,23 @@ TACO_HD constexpr uint32_t multiplier(uint32_t i) {
   return (h ^ h >> 16) | 1;
 }
 
-// The sum of words times numbers of their places, in 64 bits.
+// The sum of words times numbers of their places, in 64 bits: of the place in a lane, and of the lane. Any regular numbers would not
+// do: the transform of a single element is a pattern of signs, over which 1, 3, 5, .. add up to nothing.
 struct Digester {
   uint64_t sum = 0;
 
+  __device__ static uint32_t lane_factor(int lane) { return multiplier(92 + lane); }
+
   __device__ void add(uint32_t word, int place) { sum += uint64_t(word) * multiplier(place); }
-  // Of the lanes' words and BYTES bytes of shared memory that all of them see. places: that have been added.
+  // Of the lanes' words and BYTES bytes of shared memory that all of them see. factor: of the lane. places: that have been added.
   template <int BYTES>
-  __device__ Digest finish(const uint8_t* meta, int lane, uint32_t turn, int places) {
+  __device__ Digest finish(const uint8_t* meta, int lane, uint32_t factor, uint32_t turn, int places) {
 #pragma unroll
     for (int at = 0; at < BYTES; at += 128) {
       if (at + 128 <= BYTES || at + 4 * lane < BYTES) add(*reinterpret_cast<const uint32_t*>(meta + at + 4 * lane), places + at / 128);
     }
-    const uint32_t odd = uint32_t(2 * lane + 1);
-    const uint32_t low = __reduce_add_sync(0xffffffffu, uint32_t(sum) * odd), high = __reduce_add_sync(0xffffffffu, uint32_t(sum >> 32) * odd);
+    const uint32_t low = __reduce_add_sync(0xffffffffu, uint32_t(sum) * factor);
+    const uint32_t high = __reduce_add_sync(0xffffffffu, uint32_t(sum >> 32) * factor);
     return {low + turn * 0x85ebca6bu, (high & 0xffffffu) | Digest::tag(turn)};
   }
 };
@@ -131,7 +134,7 @@ struct Coding {
     item.alpha = S::adaptive(spec.form) ? reinterpret_cast<const float*>(meta + kScales)[lane.team] : 1.0f;
     return item;
   }
-  __device__ static Digest digest(const Item& item, const uint8_t* meta, int lane, uint32_t turn) {
+  __device__ static Digest digest(const Item& item, const uint8_t* meta, int lane, uint32_t factor, uint32_t turn) {
     Digester d;
     constexpr bool two = P::kLow == 8 || P::kHigh > 0;
 #pragma unroll
@@ -139,7 +142,7 @@ struct Coding {
       d.add(item.codes[w].low, 2 * w);
       if constexpr (two) d.add(P::kLow == 8 ? item.codes[w].high : uint16_t(item.codes[w].high), 2 * w + 1);
     }
-    return d.template finish<kMeta>(meta, lane, turn, 2 * V);
+    return d.template finish<kMeta>(meta, lane, factor, turn, 2 * V);
   }
 };
 
@@ -196,14 +199,14 @@ struct Plain {
     for (int w = 0; w < V; ++w) item.raw[w] = codes.get(lane, w);
     return item;
   }
-  __device__ static Digest digest(const Item& item, const uint8_t* meta, int lane, uint32_t turn) {
+  __device__ static Digest digest(const Item& item, const uint8_t* meta, int lane, uint32_t factor, uint32_t turn) {
     Digester d;
 #pragma unroll
     for (int w = 0; w < V; ++w) {
 #pragma unroll
       for (int i = 0; i < 2 * BYTES; ++i) d.add(item.raw[w].words[i], 2 * BYTES * w + i);
     }
-    return d.template finish<kMeta>(meta, lane, turn, 0);
+    return d.template finish<kMeta>(meta, lane, factor, turn, 0);
   }
 };
 

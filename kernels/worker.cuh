@@ -20,7 +20,7 @@ class Worker {
         in_(shared + R::kIn + lane.warp * K::Tensor::kBytes, lane), out_(shared + R::kOut + lane.warp * K::Tensor::kBytes, lane),
         codes_(shared + R::kBuffers + lane.warp * K::kTile, lane),
         meta_(generic + R::kBuffers + kWarps * K::kTile + lane.warp * K::kMeta), shared_(shared), failed_(reinterpret_cast<uint32_t*>(generic + R::kFailed)),
-        own_numel_(part_numel(R::kScatters ? mesh.rank : 0)) {
+        own_numel_(part_numel(R::kScatters ? mesh.rank : 0)), factor_(Digester::lane_factor(lane.lane)) {
 #pragma unroll
     for (int w = 0; w < V; ++w) signs_[w] = S::is_signed(spec_) ? sign_byte(lane.place.vector(w), spec_.rotation_size) : 0;
   }
@@ -116,7 +116,7 @@ class Worker {
     return shared_ + R::kDigests + buffer * kTrailer + lane_.warp * Digest::kBytes;
   }
   __device__ Digest digest_of(const typename K::Item& item, int buffer, uint32_t turn) const {
-    return K::digest(item, meta_ + buffer * R::kStride, lane_.lane, turn);
+    return K::digest(item, meta_ + buffer * R::kStride, lane_.lane, factor_, turn);
   }
 
   // The packet of `source` of turn i, sources in order; ok: whether it has come. own: the buffer of this rank's.
@@ -142,8 +142,8 @@ class Worker {
     return item;
   }
 
-  // Where a trailer was faster than the rest: the warp's tile once more. False when the peer has had its time. Hardly ever
-  // called: what it needs lies in shared memory, and `keep` computes here what would take registers elsewhere.
+  // Where a trailer was faster than the rest: the warp's tile once more. False when the peer has had its time. What it needs lies in
+  // shared memory, and `keep` computes here what would take registers elsewhere.
   __device__ bool fetch_again(int buffer, int slot) {
     const int lane = int(keep(threadIdx.x & 31)), warp = int(keep(threadIdx.x >> 5)) % kWarps;
     const uint32_t base = keep(shared_) + R::kBuffers + buffer * R::kStride;
@@ -227,6 +227,7 @@ class Worker {
   const uint32_t shared_;
   uint32_t* const failed_;
   const int64_t own_numel_;  // elements of the part that this rank sums, or gives
+  const uint32_t factor_;
   uint32_t signs_[V];
   Ring<R::kSent> sent_;
   Ring<R::kOwn> own_, kept_;

@@ -111,10 +111,21 @@ Tensor collective(const Tensor& x, Tensor token, std::vector<int64_t> numbers, i
   return out;
 }
 
+// Bytes of the packet of a chunk of this dtype. codec_number: 0 for none.
+int64_t collective_packet(torch::headeronly::ScalarType dtype, int64_t codec_number) {
+  Spec spec{};
+  if (codec_number != 0) spec = taco::spec_of(0, taco::Codec(codec_number));
+  spec.dtype = taco::dtype_of(dtype);
+  return taco::collective_packet(spec, codec_number == 0);
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(taco, m) {
   m.def("collective(Tensor x, Tensor(a!) token, int[] numbers, int codec, int kind, int[] seeds) -> Tensor");
+  m.def("collective_packet(ScalarType dtype, int codec) -> int");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(taco, CUDA, m) { m.impl("collective", TORCH_BOX(&collective)); }
+
+STABLE_TORCH_LIBRARY_IMPL(taco, CompositeExplicitAutograd, m) { m.impl("collective_packet", TORCH_BOX(&collective_packet)); }

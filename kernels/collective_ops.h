@@ -31,7 +31,9 @@ cudaError_t collective_16bit(Collective collective, const Mesh& mesh, const Mess
 cudaError_t collective_32bit(Collective collective, const Mesh& mesh, const Message& message, int sms, cudaStream_t stream);
 cudaError_t collective_plain(Collective collective, const Mesh& mesh, const Message& message, int sms, cudaStream_t stream);
 
-// Bytes of a packet of a chunk, at most.
+// Bytes that a slot needs, whatever the dtype; and those of a chunk's packet, trailer included, as it travels.
 int64_t collective_slot(const Spec& spec, bool plain);
+int64_t collective_packet(const Spec& spec, bool plain);
+int64_t collective_packet_of_preset(const Spec& spec);  // 0: it has no kernel of its own
 
 }  // namespace taco

@@ -22,4 +22,18 @@ int64_t collective_slot(const Spec& spec, bool plain) {
   return kWarps * (bytes + 256) + kTrailer;
 }
 
+int64_t collective_packet(const Spec& spec, bool plain) {
+  int64_t bytes = plain ? 0 : collective_packet_of_preset(spec);
+  if (plain) {
+    with_element_size(spec.dtype, [&](auto size) { bytes = packet_bytes<Plain<decltype(size)::value>>(); });
+  } else if (bytes == 0) {
+    // kernels of other dtypes differ only in how elements are read
+    with_payload(spec.form.payload, [&](auto p) {
+      using P = decltype(p);
+      bytes = spec.group <= 1024 ? packet_bytes<Coding<P, General<4, 0>, 2>>() : packet_bytes<Coding<P, General<8, 0>, 2>>();
+    });
+  }
+  return bytes;
+}
+
 }  // namespace taco

@@ -13,4 +13,10 @@ cudaError_t collective_preset(Collective collective, const Mesh& mesh, const Mes
   return status;
 }
 
+int64_t collective_packet_of_preset(const Spec& spec) {
+  int64_t bytes = 0;
+  with_preset<4>(spec, [&](auto p, auto s) { bytes = packet_bytes<Coding<decltype(p), decltype(s), 2>>(); });
+  return bytes;
+}
+
 }  // namespace taco

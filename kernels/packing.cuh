@@ -64,6 +64,11 @@ struct Digester {
 
 static_assert(kTrailer == kWarps * Digest::kBytes, "a digest a tile");
 
+template <class K>
+TACO_HD constexpr int packet_bytes() {
+  return kWarps * (K::kCodes + K::kMeta) + kTrailer;
+}
+
 template <class P, class S_, int BYTES>
 struct Coding {
   using S = S_;

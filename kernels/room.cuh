@@ -33,7 +33,7 @@ struct Room {
   static constexpr int kOwnAt = 0, kOthersAt = kOwn, kTotalsAt = kOthersAt + kOthers, kIncomingAt = kTotalsAt + kTotals;
   static constexpr int kSentAt = kScatters ? kOthersAt : kOwnAt;
 
-  static constexpr int kPacket = kWarps * (K::kCodes + K::kMeta) + kTrailer;  // of a chunk, as it travels
+  static constexpr int kPacket = packet_bytes<K>();  // of a chunk, as it travels
   static constexpr int kStride = round_up(kWarps * (K::kTile + K::kMeta), K::kAlign);
   static constexpr int kAlign = alignment_of<typename K::S>(K::Tensor::kBytes);
   static constexpr int kIn = 0, kOut = kWarps * K::Tensor::kBytes, kBuffers = 2 * kWarps * K::Tensor::kBytes;

@@ -18,12 +18,16 @@ from taco.codec import coder as make_coder
 from taco.comm.layout import ceil_div, chunk_sizes, slot_bytes
 from taco.comm.numerics import inner_codec
 from taco.comm.select import resolve
+from taco.comm.streams import current_stream
 from taco.config import Codec, NoCodec
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send")
 
 
 LIMIT = 256  # operations whose events may wait to be read
+
+# when an operation began, for `Meter.stop`: the host's clock, or (event before, event after, stream); None: not timed
+Mark = float | tuple[torch.cuda.Event, torch.cuda.Event, torch.cuda.Stream] | None
 
 
 class Meter:
@@ -32,60 +36,99 @@ class Meter:
     wire: bytes sent. raw: bytes that the same operation sends uncompressed (a ring, where it is a collective).
     messages: operations. `seconds` is the time inside them: on CUDA between events of the current stream, which waits
     for the transfer, else on the host. Inside a CUDA graph capture no time is counted.
+    times: whether to measure it. On CUDA two events cost a small operation a good part of its time on the host; without
+    them `seconds` raises ValueError.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, times: bool = True) -> None:
+        self._times = times
         self.reset()
 
     def reset(self) -> None:
         """Forget everything counted so far."""
         self._totals: dict[str, dict[str, int]] = {}
         self._host: dict[str, float] = defaultdict(float)
-        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event, torch.cuda.Stream]] = []
+        self._room = LIMIT  # how many may be there before some are read
         self._free: list[torch.cuda.Event] = []  # to be recorded again: one costs more to make than to record
 
     @contextmanager
     def timed(self, role: str, device: torch.device) -> Iterator[None]:
         """Count the time of the operations inside, which work on tensors of `device`, towards `role`."""
-        if device.type != "cuda":
-            start = time.perf_counter()
-            yield
-            self._host[role] += time.perf_counter() - start
-            return
-        if torch.cuda.is_current_stream_capturing():  # a replay has no time of its own
-            yield
-            return
-        if len(self._events) >= LIMIT:
-            self._read(wait=False)
-        stream = torch.cuda.current_stream(device)
-        first, last = (self._free.pop() if self._free else torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record(stream)
+        mark = self.start(device)
         yield
+        self.stop(role, mark)
+
+    def start(self, device: torch.device) -> Mark:
+        """Begin to measure an operation on tensors of `device`; `stop` takes the result. One that fails needs none."""
+        if not self._times:
+            return None
+        if device.type != "cuda":
+            return time.perf_counter()
+        if torch.cuda.is_current_stream_capturing():  # a replay has no time of its own
+            return None
+        if len(self._events) >= self._room:
+            self._read_older()
+        free, stream = self._free, current_stream(device)
+        first = free.pop() if free else torch.cuda.Event(enable_timing=True)
+        last = free.pop() if free else torch.cuda.Event(enable_timing=True)
+        first.record(stream)
+        return first, last, stream
+
+    def stop(self, role: str, mark: Mark) -> None:
+        """Count the time since `mark` towards `role`."""
+        if mark is None:
+            return
+        if isinstance(mark, float):
+            self._host[role] += time.perf_counter() - mark
+            return
+        first, last, stream = mark
         last.record(stream)
-        self._events.append((role, first, last))
+        self._events.append((role, first, last, stream))
 
     @property
     def seconds(self) -> dict[str, float]:
         """{role: seconds} so far. Waits for the last CUDA operation that was counted."""
-        self._read(wait=True)
+        if not self._times:
+            raise ValueError("got no times; need Meter(times=True); because this one was told not to measure them")
+        over: object = self  # the stream of an operation that is over; of none so far
+        for operation in reversed(self._events):
+            if operation[3] is not over:
+                operation[2].synchronize()
+                over = operation[3]
+            self._take_time(operation)
+        self._events, self._room = [], LIMIT
         return dict(self._host)
 
-    def _read(self, *, wait: bool) -> None:
-        """Add up operations that are over; wait: all."""
-        left = []
-        for role, first, last in self._events:
-            if wait:
-                last.synchronize()
-            elif not last.query():
-                left.append((role, first, last))
-                continue
-            self._host[role] += first.elapsed_time(last) / 1000
-            self._free += [first, last]
-        self._events = left
+    def _read_older(self) -> None:
+        """Add up operations that are over, of the older half: the newer ones often are not.
+
+        A stream runs in order, so what lies before an operation that is over is over too, without asking.
+        """
+        count, waiting = len(self._events) // 2, []
+        while count and not self._events[count - 1][2].query():
+            count //= 2
+        over: object = self._events[count - 1][3] if count else self
+        for operation in reversed(self._events[:count]):
+            if operation[3] is over or operation[2].query():
+                over = operation[3]
+                self._take_time(operation)
+            else:
+                waiting.append(operation)
+        self._events = [*reversed(waiting), *self._events[count:]]
+        # the more another stream lags behind, the less often it is asked
+        self._room = len(self._events) + max(LIMIT // 2, len(waiting))
+
+    def _take_time(self, operation: tuple[str, torch.cuda.Event, torch.cuda.Event, torch.cuda.Stream]) -> None:
+        role, first, last, _ = operation
+        self._host[role] += first.elapsed_time(last) / 1000
+        self._free += (first, last)
 
     def add(self, role: str, compressed: int, uncompressed: int) -> None:
         """Count one operation that sent `compressed` bytes where a plain one would send `uncompressed`."""
-        total = self._totals.setdefault(role, {"wire": 0, "raw": 0, "messages": 0})
+        total = self._totals.get(role)
+        if total is None:
+            total = self._totals[role] = {"wire": 0, "raw": 0, "messages": 0}
         total["wire"] += compressed
         total["raw"] += uncompressed
         total["messages"] += 1

@@ -6,6 +6,8 @@ from functools import cache
 
 import torch
 
+from taco.comm.streams import capturing, current_stream
+
 
 class Order:
     """Calls on several streams of `device`, one after another as they are issued: `follow` before each, `passed` after.
@@ -22,13 +24,13 @@ class Order:
 
     def follow(self) -> None:
         """Let the current stream wait for the last call, if that was on another one."""
-        stream, captured = torch.cuda.current_stream(self.device), self._capturing()
+        stream, captured = current_stream(self.device), capturing(self.device)
         last, self._last[captured] = self._last[captured], stream
-        if last is None or last == stream:
+        if last is stream or last is None or last == stream:
             return
         if captured:
             with torch.cuda.stream(last):
-                if not self._capturing():  # of an earlier capture
+                if not capturing(self.device):  # of an earlier capture
                     return
         if captured or self._done is None:
             stream.wait_stream(last)
@@ -39,12 +41,8 @@ class Order:
 
     def passed(self) -> None:
         """Note that the call has been issued to the current stream."""
-        if self._done is not None and not self._capturing():
-            self._done.record(torch.cuda.current_stream(self.device))
-
-    def _capturing(self) -> bool:
-        with torch.cuda.device(self.device):
-            return torch.cuda.is_current_stream_capturing()
+        if self._done is not None and not capturing(self.device):
+            self._done.record(current_stream(self.device))
 
 
 @cache

@@ -112,7 +112,7 @@ class _Event:
 
 def test_events_are_used_again_and_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", _Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr("taco.comm.meter.current_stream", lambda device: "a stream")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(_Event, "made", 0)
     meter = Meter()
@@ -126,7 +126,7 @@ def test_events_are_used_again_and_do_not_pile_up(monkeypatch: pytest.MonkeyPatc
 
 def test_operations_that_are_not_over_are_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", _Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr("taco.comm.meter.current_stream", lambda device: "a stream")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(_Event, "query", lambda self: False)
     meter = Meter()
@@ -134,3 +134,69 @@ def test_operations_that_are_not_over_are_read_later(monkeypatch: pytest.MonkeyP
         with meter.timed("tp_forward", torch.device("cuda", 0)):
             pass
     assert meter.seconds == {"tp_forward": pytest.approx((LIMIT + 5) * 0.002)}
+
+
+def test_of_a_stream_only_the_last_operation_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, now = [], ["a"]
+
+    class Event(_Event):
+        def query(self) -> bool:
+            asked.append(self)
+            return True
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr("taco.comm.meter.current_stream", lambda device: now[0])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    meter = Meter()
+    for i in range(LIMIT + 1):
+        now[0] = "a" if i < 50 else "b"
+        with meter.timed("tp_forward", torch.device("cuda", 0)):
+            pass
+    assert len(asked) == 2  # one of each stream
+    assert meter.seconds == {"tp_forward": pytest.approx((LIMIT + 1) * 0.002)}
+
+
+def test_a_device_that_lags_behind_is_rarely_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, over = [], [False]
+
+    class Event(_Event):
+        def query(self) -> bool:
+            asked.append(self)
+            return over[0]
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr("taco.comm.meter.current_stream", lambda device: "a stream")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    meter = Meter()
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            with meter.timed("tp_forward", torch.device("cuda", 0)):
+                pass
+
+    run(20 * LIMIT)
+    assert len(asked) <= 2 * LIMIT
+    over[0] = True
+    run(40 * LIMIT)
+    assert len(meter._events) <= LIMIT + 1
+    assert meter.seconds == {"tp_forward": pytest.approx(60 * LIMIT * 0.002)}
+
+
+def test_no_time_is_counted_in_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    meter = Meter()
+    with meter.timed("tp_forward", torch.device("cuda", 0)):
+        pass
+    assert meter.seconds == {}
+
+
+def test_a_meter_without_times_counts_bytes_alone() -> None:
+    meter = Meter(times=False)
+    comm = VirtualCommunicator(2, preset("int8"), role="r", meter=meter)
+    comm.all_reduce([torch.ones(256)] * 2)
+    assert meter.start(torch.device("cuda", 0)) is None  # without a look at the device
+    assert meter.totals()["r"]["messages"] == 1
+    with pytest.raises(ValueError, match=r"got no times; need Meter\(times=True\); because"):
+        _ = meter.seconds
+    assert meter.take()["r"]["messages"] == 1
+    assert meter.totals() == {}

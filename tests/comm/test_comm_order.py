@@ -30,11 +30,6 @@ class Event:
         self.recorded = stream
 
 
-@contextmanager
-def _device(device: torch.device) -> Iterator[None]:
-    yield
-
-
 @pytest.fixture
 def current(monkeypatch: pytest.MonkeyPatch) -> list[Stream]:
     """A list whose only element is the current stream of every device."""
@@ -46,11 +41,10 @@ def current(monkeypatch: pytest.MonkeyPatch) -> list[Stream]:
         yield
         now[0] = before
 
-    monkeypatch.setattr(order.torch.cuda, "current_stream", lambda device: now[0])
+    monkeypatch.setattr(order, "current_stream", lambda device: now[0])
+    monkeypatch.setattr(order, "capturing", lambda device: now[0].capturing)
     monkeypatch.setattr(order.torch.cuda, "stream", stream)
-    monkeypatch.setattr(order.torch.cuda, "device", _device)
     monkeypatch.setattr(order.torch.cuda, "Event", Event)
-    monkeypatch.setattr(order.torch.cuda, "is_current_stream_capturing", lambda: now[0].capturing)
     return now
 
 

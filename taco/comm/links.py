@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -35,26 +35,38 @@ Transfer = Callable[[], list[Tensor]]
 class Journal:
     """What is happening, for error texts and byte counts; shared by the links of one communicator.
 
-    operation: e.g. 'all_reduce, call 3'. sent: packet bytes that this rank (one of the virtual ones) has sent in it.
+    operation: what `said` puts into words: (collective, name of the tensor, number of the call), or the words.
+    sent: packet bytes that this rank (one of the virtual ones) has sent in it.
     """
 
     def __init__(self, rank: int, world_size: int, role: str) -> None:
         self.who = f"rank {rank} of {world_size}, role {role}"
-        self.operation = ""
+        self.operation: tuple[str, str, int] | str = ""
         self.sent = 0
 
-    def begin(self, operation: str) -> None:
+    def begin(self, operation: tuple[str, str, int] | str) -> None:
         self.operation, self.sent = operation, 0
+
+    def said(self) -> str:
+        """The operation in words, e.g. 'all_reduce of wte, call 3,'."""
+        if isinstance(self.operation, str):
+            return self.operation
+        collective, name, call = self.operation
+        return f"{collective}{f' of {name}' if name else ''}, call {call},"
+
+    def fail(self, phase: str, error: RuntimeError) -> NoReturn:
+        """Raise a backend's failure in `phase` as a `CommError` that says where it happened; one that is, as it is."""
+        if isinstance(error, CommError):
+            raise error
+        raise CommError(f"{self.who}: {self.said()} failed in {phase}; the backend said: {error}") from error
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Turn a backend's failure inside into a `CommError` that says where it happened."""
+        """`fail` where anything inside fails."""
         try:
             yield
-        except CommError:
-            raise
         except RuntimeError as error:
-            raise CommError(f"{self.who}: {self.operation} failed in {name}; the backend said: {error}") from error
+            self.fail(name, error)
 
 
 class Link(Protocol):
@@ -131,11 +143,36 @@ class GroupLink(Waiting):
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self._exchange = exchange
         self._journal = journal
-        self._name = f"{name} " if name else ""
+        self._all_to_all, self._all_gather = f"{name} all-to-all".lstrip(), f"{name} all-gather".lstrip()
+
+    # What waits at once is written out: the halves of a transfer, which are for more than one, cost more host time.
+
+    def all_to_all(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+        [stack] = stacks
+        out = torch.empty_like(stack)
+        try:
+            dist.all_to_all_single(out, stack, group=self.group)
+        except RuntimeError as error:
+            self._journal.fail(self._all_to_all, error)
+        self._journal.sent += stack.nbytes // self.size * (self.size - 1)
+        return [out]
+
+    def all_gather(self, packets: Sequence[Tensor]) -> list[Tensor]:
+        [packet] = packets
+        if self._exchange == "send_recv":
+            return self.start_all_gather(packets)()
+        numel = packet.numel()
+        out = packet.new_empty(self.size * numel)
+        try:
+            all_gather_single(out, packet, group=self.group)
+        except RuntimeError as error:
+            self._journal.fail(self._all_gather, error)
+        self._journal.sent += (self.size - 1) * packet.nbytes
+        return [out.view(self.size, numel)]
 
     def start_all_to_all(self, stacks: Sequence[Tensor], *, overlap: bool = False) -> Transfer:
         [stack] = stacks
-        out, phase = torch.empty_like(stack), f"{self._name}all-to-all"
+        out, phase = torch.empty_like(stack), self._all_to_all
         with self._journal.phase(phase):
             work = dist.all_to_all_single(out, stack, group=self.group, async_op=overlap)
         self._journal.sent += (self.size - 1) * stack[0].nbytes
@@ -143,7 +180,7 @@ class GroupLink(Waiting):
 
     def start_all_gather(self, packets: Sequence[Tensor], *, overlap: bool = False) -> Transfer:
         [packet] = packets
-        out, phase = packet.new_empty(self.size, packet.numel()), f"{self._name}all-gather"
+        out, phase = packet.new_empty(self.size, packet.numel()), self._all_gather
         with self._journal.phase(phase):
             if self._exchange == "send_recv":
                 works = self._send_to_each(packet, out)
@@ -177,15 +214,19 @@ class GroupLink(Waiting):
     def all_reduce(self, parts: Sequence[Tensor]) -> Tensor:
         [x] = parts
         out = x.clone(memory_format=torch.contiguous_format)
-        with self._journal.phase("uncompressed all-reduce"):
+        try:
             dist.all_reduce(out, group=self.group)
+        except RuntimeError as error:
+            self._journal.fail("uncompressed all-reduce", error)
         return out
 
     def reduce_scatter(self, stacks: Sequence[Tensor]) -> list[Tensor]:
         [stack] = stacks
         out = torch.empty_like(stack[0])
-        with self._journal.phase("uncompressed reduce-scatter"):
+        try:
             reduce_scatter_single(out, stack.view(-1), group=self.group)
+        except RuntimeError as error:
+            self._journal.fail("uncompressed reduce-scatter", error)
         return [out]
 
 

@@ -32,7 +32,7 @@ class Peers:
     ) -> None:
         self._group, self._codec, self._journal, self._memory, self._sms = group, codec, journal, memory, sms
         self._reasons: dict[tuple, str] = {}
-        self._fused: dict[tuple[Codec, torch.device], Fused] = {}
+        self._fused: dict[tuple[str, torch.device], Fused] = {}
         self._symmetric: dict[torch.device, symmetric.SymmetricReduce] = {}
 
     def why_not(self, path: str, device: torch.device, dtype: torch.dtype) -> str:
@@ -40,21 +40,20 @@ class Peers:
 
         The first question of a kind is collective. Raises `CommError` if it is asked inside a CUDA graph capture.
         """
-        codec = NONE if path == "fused_uncompressed" else self._codec
-        key = (codec, device) if path in FUSED_PATHS else (path, device, dtype)
+        key = (path, device) if path in FUSED_PATHS else (path, device, dtype)
         if key not in self._reasons:
             self._first_outside_capture(path)
             if path in FUSED_PATHS:
-                mine = why_not(codec, self._group, device)
+                mine = why_not(self._codec_of(path), self._group, device)
             elif self._memory == "host":
                 mine = "got memory='host'; need 'auto' or 'peer'; because torch's kernels use the peers'"
             else:
                 mine = symmetric.why_not(self._group, device, dtype)
             reason = self._agreed(path, mine)
             if path in FUSED_PATHS and not reason:
-                reason = self._agreed(path, self._made((codec, device)))
+                reason = self._agreed(path, self._made(path, device))
                 if reason:
-                    self._fused.pop((codec, device), None)
+                    self._fused.pop((path, device), None)
             self._reasons[key] = reason
         return self._reasons[key]
 
@@ -65,10 +64,15 @@ class Peers:
             dist.all_gather_object(reasons, mine, group=self._group)
         return next((f"{text} (rank {r})" for r, text in enumerate(reasons) if text), "")
 
-    def _made(self, key: tuple[Codec, torch.device]) -> str:
+    def _codec_of(self, path: str) -> Codec:
+        return NONE if path == "fused_uncompressed" else self._codec
+
+    def _made(self, path: str, device: torch.device) -> str:
         """Why the kernels' workspace cannot be made, or ''."""
         try:
-            self._fused[key] = Fused(self._group, key[0], device=key[1], memory=self._memory, sms=self._sms)
+            self._fused[path, device] = Fused(
+                self._group, self._codec_of(path), device=device, memory=self._memory, sms=self._sms
+            )
         except (CommError, ValueError) as error:
             return str(error)
         return ""
@@ -77,8 +81,10 @@ class Peers:
         """Sum of x over the ranks, same shape. algorithm: of the path 'fused', 'one_shot' or 'two_shot'."""
         if path in FUSED_PATHS:
             chosen = algorithm if path == "fused" else "auto"
-            with self._journal.phase(path):
-                return self._kernels(path, x).all_reduce(x.reshape(-1), algorithm=chosen, seed=seed).view(x.shape)
+            try:
+                return self._kernels(path, x).all_reduce(x, algorithm=chosen, seed=seed)
+            except RuntimeError as error:
+                self._journal.fail(path, error)
         if x.device not in self._symmetric:
             self._refuse(path, x)
             self._symmetric[x.device] = symmetric.SymmetricReduce(self._group, x.device)
@@ -87,13 +93,17 @@ class Peers:
 
     def reduce_scatter(self, path: str, x: Tensor, seed: int) -> Tensor:
         """x [N * size], row r for rank r -> own sum [size]."""
-        with self._journal.phase(path):
+        try:
             return self._kernels(path, x).reduce_scatter(x, seed=seed)
+        except RuntimeError as error:
+            self._journal.fail(path, error)
 
     def all_gather(self, path: str, x: Tensor, seed: int) -> Tensor:
         """x [numel] -> [N, numel]."""
-        with self._journal.phase(path):
+        try:
             return self._kernels(path, x).all_gather(x, seed=seed)
+        except RuntimeError as error:
+            self._journal.fail(path, error)
 
     def check(self) -> None:
         """Raise `CommError` if a call on the GPU has timed out."""
@@ -101,8 +111,7 @@ class Peers:
             fused.check()
 
     def _kernels(self, path: str, x: Tensor) -> Fused:
-        codec = NONE if path == "fused_uncompressed" else self._codec
-        key = (codec, x.device)
+        key = (path, x.device)
         if key not in self._fused:
             self._refuse(path, x)
         return self._fused[key]
@@ -111,7 +120,7 @@ class Peers:
         """Raise `CommError` where `path` cannot be made."""
         self._first_outside_capture(path)
         if reason := self.why_not(path, x.device, x.dtype):
-            raise CommError(f"{self._journal.who}: {self._journal.operation} cannot take the path {path}: {reason}")
+            raise CommError(f"{self._journal.who}: {self._journal.said()} cannot take the path {path}: {reason}")
 
     def _first_outside_capture(self, path: str) -> None:
         if capturing():

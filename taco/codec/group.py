@@ -25,7 +25,7 @@ class GroupCoder(KernelCoder):
         self.align = config.group
         self.sliceable = config.rounding == "nearest"  # noise depends on an element's place in the message
         self._number = cuda.number(config)
-        self._stochastic = config.rounding == "stochastic"
+        self.seeded = config.rounding == "stochastic"
         self._sizes: dict[int, int] = {}
 
     def nbytes(self, numel: int, dtype: torch.dtype) -> int:
@@ -63,7 +63,7 @@ class GroupCoder(KernelCoder):
         return cuda.decode_sum_encode(packets, self._number, self._number, numel, self._sent(seed))
 
     def _sent(self, seed: int) -> Sequence[int]:
-        return (seed,) if self._stochastic else ()
+        return (seed,) if self.seeded else ()
 
     def _check_sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> None:
         check_dtype(dtype, "a message")
@@ -73,7 +73,7 @@ class GroupCoder(KernelCoder):
 
     def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
         if self._on_kernels(rows):
-            return cuda.encode_rows(rows, self._number, seeds if self._stochastic else ())
+            return cuda.encode_rows(rows, self._number, seeds if self.seeded else ())
         numel = rows.shape[1]
         x = reference.columns(rows, self.config.group)
         factor = reference.inverse_root(reference.block(self.config))
@@ -101,7 +101,7 @@ class GroupCoder(KernelCoder):
 
     def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seeds: Sequence[int]) -> Tensor:
         if self._on_kernels(packets):
-            return cuda.decode_sum_encode(packets, self._number, self._number, numel, seeds if self._stochastic else ())
+            return cuda.decode_sum_encode(packets, self._number, self._number, numel, seeds if self.seeded else ())
         return self._encode_sums(self._sums(packets, numel), numel, seeds)
 
     def sum_into(self, target: GroupCoder, packets: Tensor, numel: int, *, seed: int = 0) -> Tensor:
@@ -125,7 +125,7 @@ class GroupCoder(KernelCoder):
                     f"got sums of {self.config.payload} packets into {target.config.payload}; need int8 into int6 or "
                     "int4, or the same payload; because other pairs have no kernel (backend='reference' takes all)"
                 )
-            seeds = [seed] if target._stochastic else ()
+            seeds = [seed] if target.seeded else ()
             return cuda.decode_sum_encode(packets, self._number, target._number, numel, seeds)
         return target._encode_sums(self._sums(packets[None], numel), numel, [seed])[0]
 

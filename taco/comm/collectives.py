@@ -7,8 +7,7 @@ Symbols: N ranks; a 'part' is the tensor of one played rank (one here, all N in 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,14 +17,17 @@ from taco.comm import algorithms
 from taco.comm.crossover import Crossover
 from taco.comm.layout import slice_count
 from taco.comm.links import Journal, Links
-from taco.comm.meter import Meter, raw_bytes, wire_bytes
+from taco.comm.meter import Mark, Meter, raw_bytes, wire_bytes
 from taco.comm.numerics import joined, mix_seed, rows
 from taco.comm.peers import Peers
+from taco.comm.pending import Lane
+from taco.comm.plan import LIMIT, Form, Option, Plan
 from taco.comm.select import PEER_PATHS, Route, check_algorithm, compresses, measured_route, resolve, spans_nodes
 from taco.config import Codec
 
 Observer = Callable[[str, str, Tensor], None]
-Parts = Sequence[Sequence[Tensor]]
+Parts = Sequence[Sequence[Tensor] | Tensor]
+Gathered = Sequence[Tensor] | Tensor  # the flat tensors of all ranks; of one size perhaps as one tensor [N, numel]
 
 
 class Collectives:
@@ -37,6 +39,9 @@ class Collectives:
     calls, messages: collectives and packets so far, part of the next one's seed. Setting both to what they were at a
         checkpoint continues the sequence of a stochastic codec's seeds. calls is the same on all ranks.
     """
+
+    codec, min_bytes, algorithm, node_size = Option(), Option(), Option(), Option()
+    slice_bytes, crossover = Option(), Option()
 
     def __init__(
         self,
@@ -67,7 +72,8 @@ class Collectives:
         self._coder = make_coder(codec)
         self._journal = Journal(rank, world_size, role)
         self._peers: Peers | None = None
-        self._choices: dict[tuple, Route] = {}  # those of the table so far, by message
+        self._lane: Lane | None = None
+        self._plans: dict[Form, Plan]  # of messages so far; empty once an option is set
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.role}, codec={self.codec.name}, {self.algorithm}, {self.world_size} ranks)"
@@ -90,117 +96,153 @@ class Collectives:
             algorithm = resolve(collective, self.algorithm, numel, x.dtype, self.world_size, self.codec, self.node_size)
         if not self._measured(collective, x.dtype):
             return Route(algorithm, algorithm)
-        key = (collective, nbytes, algorithm, even)
-        if key not in self._choices:
-            self._choices[key] = measured_route(self.crossover, collective, nbytes, algorithm, even=even)
-        return self._choices[key]
+        return measured_route(self.crossover, collective, nbytes, algorithm, even=even)
 
     def _measured(self, collective: str, dtype: torch.dtype) -> bool:
         """Whether the table, if there is one, decides: it holds for one dtype."""
         table = self.crossover
         return table is not None and collective in table.times and str(dtype) == f"torch.{table.key.dtype}"
 
-    def _before(self, device: torch.device) -> None:
-        """What comes before anything of a new operation is sent."""
+    def _check_device(self, device: torch.device) -> None:
+        """Raise ValueError where messages on `device` cannot be planned."""
 
-    @contextmanager
-    def _operation(
-        self, collective: str, name: str, sent: Sequence[Tensor], numel: int, *, even: bool = True
-    ) -> Iterator[tuple[Route, int]]:
-        """Around one operation: yields (route, seed); counts it when it has succeeded.
+    def _plan(self, collective: str, x: Tensor, numel: int, *, even: bool) -> Plan:
+        """Arguments as of `_route`. May be collective, see `Peers.why_not`. Virtual ranks have links for all routes."""
+        self._check_device(x.device)
+        route = self._route(collective, x, numel, even=even)
+        raw, peers = raw_bytes(collective, numel, x.dtype, self.world_size), self._peers is not None
+        wire = None if route.compressed else raw
+        if route.path == "fused" and peers:
+            algorithm = route.algorithm if collective == "all_reduce" else "auto"
+            wire = wire_bytes(collective, algorithm, numel, x.dtype, self.world_size, self.codec)
+        slices = slice_count(self._coder, numel * x.itemsize, self.slice_bytes)
+        peers &= route.path in PEER_PATHS
+        return Plan(route.path, route.algorithm, route.compressed, peers, slices, raw, wire)
+
+    def _begin(
+        self, collective: str, name: str, sent: Sequence[Tensor], numel: int, even: bool = True
+    ) -> tuple[Plan, int, Mark]:
+        """Before one operation: its plan, seed, and what `_end` takes when it has succeeded.
 
         sent: the tensors about to be sent. Both AG and RS choose by the full tensor's size, so that an operation and
         its gradient take the same path.
         """
-        dtype = sent[0].dtype
-        self._before(sent[0].device)
-        route = self._route(collective, sent[0], numel, even=even)
+        x = sent[0]
+        device = x.device
+        if self._lane is not None and self._lane.last is not None:
+            self._lane.join(device)
+        form = (collective, numel, x.dtype, device, even)
+        plan = self._plans.get(form)
+        if plan is None:
+            plan = self._plan(collective, x, numel, even=even)
+            if len(self._plans) >= LIMIT:
+                self._plans.clear()
+            self._plans[form] = plan
         self.calls += 1
         if self.observer is not None:
-            for x in sent:
-                self.observer(self.role, name, x.detach())
-        self._journal.begin(f"{collective}{f' of {name}' if name else ''}, call {self.calls},")
-        with self.meter.timed(self.role, sent[0].device):
-            yield route, mix_seed(self.seed, self.calls)
-        raw = raw_bytes(collective, numel, dtype, self.world_size)
-        wire = self._journal.sent if route.compressed else raw
-        if route.path == "fused" and self._peers is not None:
-            algorithm = route.algorithm if collective == "all_reduce" else "auto"
-            wire = wire_bytes(collective, algorithm, numel, dtype, self.world_size, self.codec)
-        self.meter.add(self.role, wire, raw)
-        self.paths[route.path] += 1
+            for tensor in sent:
+                self.observer(self.role, name, tensor.detach())
+        self._journal.begin((collective, name, self.calls))
+        seed = mix_seed(self.seed, self.calls) if self._coder.seeded else 0
+        return plan, seed, self.meter.start(device)
 
-    def _kernels(self, route: Route) -> Peers | None:
-        """Where the route's kernels are; None where it runs over links, as all routes of virtual ranks do."""
-        return self._peers if route.path in PEER_PATHS else None
-
-    def _slices(self, numel: int, dtype: torch.dtype) -> int:
-        return slice_count(self._coder, numel * dtype.itemsize, self.slice_bytes)
+    def _end(self, plan: Plan, mark: Mark) -> None:
+        """Count an operation that has succeeded."""
+        self.meter.stop(self.role, mark)
+        self.meter.add(self.role, self._journal.sent if plan.wire is None else plan.wire, plan.raw)
+        self.paths[plan.path] += 1
 
     def _idle(self, numel: int) -> bool:
         return self.world_size == 1 or numel == 0
 
     def _all_reduce(self, links: Links, parts: Sequence[Tensor], name: str) -> Tensor:
         x = parts[0]
-        if self._idle(x.numel()):
+        numel = x.numel()
+        if self._idle(numel):
             return x.clone()
-        with self._operation("all_reduce", name, parts, x.numel()) as (route, seed):
-            if peers := self._kernels(route):
-                return peers.all_reduce(route.path, x, route.algorithm, seed)
-            if not route.compressed:
-                return links.plain.all_reduce(parts)
-            flats, slices = [part.reshape(-1) for part in parts], self._slices(x.numel(), x.dtype)
-            total = algorithms.all_reduce(route.algorithm, links, self._coder, flats, self.world_size, seed, slices)
-            return total.view(x.shape)
+        plan, seed, mark = self._begin("all_reduce", name, parts, numel)
+        if plan.peers:
+            total = self._peers.all_reduce(plan.path, x, plan.algorithm, seed)
+        elif plan.compressed:
+            ways = self.world_size
+            total = algorithms.all_reduce(plan.algorithm, links, self._coder, parts, ways, seed, plan.slices)
+            if x.dim() != 1:
+                total = total.view(x.shape)
+        else:
+            total = links.plain.all_reduce(parts)
+        self._end(plan, mark)
+        return total
 
     def _reduce_scatter(self, links: Links, parts: Parts, name: str, sent: Sequence[Tensor]) -> list[Tensor]:
-        """parts[i][r]: what played rank i gives to rank r -> the flat sum of each played rank."""
-        sizes = [part.numel() for part in parts[0]]
-        if self._idle(sum(sizes)):
-            return [parts[i][r].reshape(-1).clone() for i, r in enumerate(links.ranks)]
-        numel, even = max(sizes) * self.world_size, len(set(sizes)) == 1
-        with self._operation("reduce_scatter", name, sent, numel, even=even) as (route, seed):
-            if peers := self._kernels(route):
-                return [peers.reduce_scatter(route.path, rows(parts[0]).reshape(-1), seed)]
-            if route.compressed:
-                slices = self._slices(numel, sent[0].dtype)
-                return algorithms.reduce_scatter(route.algorithm, links, self._coder, parts, sizes, seed, slices)
-            sums = links.plain.reduce_scatter([_stack(shards, max(sizes)) for shards in parts])
-            return [total[: sizes[r]] for total, r in zip(sums, links.ranks, strict=True)]
+        """parts[i][r]: what played rank i gives to rank r -> the flat sum of each played rank.
 
-    def _all_gather(self, links: Links, parts: Sequence[Tensor], sizes: Sequence[int], name: str) -> list[Tensor]:
+        parts[i] may be one tensor [N, numel].
+        """
+        sizes = _sizes(parts[0])
+        most = max(sizes)
+        if self._idle(most):
+            return [parts[i][r].reshape(-1).clone() for i, r in enumerate(links.ranks)]
+        numel, even = most * self.world_size, sizes.count(most) == len(sizes)
+        plan, seed, mark = self._begin("reduce_scatter", name, sent, numel, even)
+        if plan.peers:
+            sums = [self._peers.reduce_scatter(plan.path, rows(parts[0]).view(-1), seed)]
+        elif plan.compressed:
+            sums = algorithms.reduce_scatter(plan.algorithm, links, self._coder, parts, sizes, seed, plan.slices)
+        else:
+            sums = links.plain.reduce_scatter([_stack(shards, most) for shards in parts])
+            if not even:
+                sums = [total[: sizes[r]] for total, r in zip(sums, links.ranks, strict=True)]
+        self._end(plan, mark)
+        return sums
+
+    def _all_gather(self, links: Links, parts: Sequence[Tensor], sizes: Sequence[int], name: str) -> Gathered:
         """parts[i]: the tensor of played rank i -> the flat tensors of all N ranks."""
-        if self._idle(sum(sizes)):
+        most = max(sizes)
+        if self._idle(most):
             return [parts[0].reshape(-1).clone() for _ in sizes]
-        numel, even = max(sizes) * self.world_size, len(set(sizes)) == 1
-        with self._operation("all_gather", name, parts, numel, even=even) as (route, seed):
-            if peers := self._kernels(route):
-                return list(peers.all_gather(route.path, parts[0].reshape(-1), seed))
-            if route.compressed:
-                slices = self._slices(numel, parts[0].dtype)
-                return algorithms.all_gather(links, self._coder, parts, sizes, seed, slices)
-            gathered = links.plain.all_gather([_stack([part], max(sizes))[0] for part in parts])[0]
-            return [row[:size] for row, size in zip(gathered, sizes, strict=True)]
+        numel, even = most * self.world_size, sizes.count(most) == len(sizes)
+        plan, seed, mark = self._begin("all_gather", name, parts, numel, even)
+        gathered: Gathered
+        if plan.peers:
+            gathered = self._peers.all_gather(plan.path, parts[0].reshape(-1), seed)
+        elif plan.compressed:
+            gathered = algorithms.all_gather(links, self._coder, parts, sizes, seed, plan.slices)
+        else:
+            gathered = links.plain.all_gather([_stack([part], most)[0] for part in parts])[0]
+            if not even:
+                gathered = [row[:size] for row, size in zip(gathered, sizes, strict=True)]
+        self._end(plan, mark)
+        return gathered
 
     def _all_to_all(self, links: Links, parts: Parts, name: str, sent: Sequence[Tensor]) -> list[list[Tensor]]:
         """parts[i][r]: what played rank i sends to rank r -> flat, what each played rank has received by source."""
         size = parts[0][0].numel()
         if self._idle(size):
             return [[part.reshape(-1).clone() for part in shards] for shards in parts]
-        with self._operation("all_to_all", name, sent, size * self.world_size) as (route, seed):
-            if route.compressed:
-                return algorithms.all_to_all(links, self._coder, parts, seed)
-            return [list(each) for each in links.plain.all_to_all([_stack(shards, size) for shards in parts])]
+        plan, seed, mark = self._begin("all_to_all", name, sent, size * self.world_size)
+        if plan.compressed:
+            received = algorithms.all_to_all(links, self._coder, parts, seed)
+        else:
+            received = [list(each) for each in links.plain.all_to_all([_stack(shards, size) for shards in parts])]
+        self._end(plan, mark)
+        return received
 
     def _shards(self, x: Tensor, dim: int) -> tuple[Tensor, ...]:
         """The N equal shards of x along dim. Raises ValueError for a dim that does not exist or does not divide."""
+        self._shard_shape(x, dim)
+        return x.tensor_split(self.world_size, dim)
+
+    def _shard_shape(self, x: Tensor, dim: int) -> list[int]:
+        """That of each of the shards. Raises as `_shards`."""
         self._check_dim(x, dim)
-        if x.shape[dim] % self.world_size:
+        shape = list(x.shape)
+        if shape[dim] % self.world_size:
             raise ValueError(
-                f"got shape {list(x.shape)} with size {x.shape[dim]} in dim {dim}; need a multiple of "
+                f"got shape {shape} with size {shape[dim]} in dim {dim}; need a multiple of "
                 f"{self.world_size}; because {self.role} splits it equally over the ranks (uneven: the _chunks methods)"
             )
-        return x.tensor_split(self.world_size, dim)
+        shape[dim] //= self.world_size
+        return shape
 
     def _check_dim(self, x: Tensor, dim: int) -> None:
         if not -x.dim() <= dim < x.dim():
@@ -220,16 +262,20 @@ class Collectives:
         if len(dtypes) > 1:
             raise ValueError(f"got chunks of {', '.join(dtypes)}; need one dtype; because a sum has one")
 
-    def _join(self, parts: Sequence[Tensor], shape: torch.Size, dim: int) -> Tensor:
+    def _join(self, parts: Gathered, shape: torch.Size, dim: int) -> Tensor:
         """The flat parts in `shape`, concatenated along dim."""
         if dim % len(shape) == 0:
             return joined(parts).view(len(parts) * shape[0], *shape[1:])
         return torch.cat([part.view(shape) for part in parts], dim)
 
 
-def _stack(parts: Sequence[Tensor], size: int) -> Tensor:
+def _sizes(parts: Sequence[Tensor] | Tensor) -> list[int]:
+    return [parts.shape[1]] * len(parts) if isinstance(parts, Tensor) else [part.numel() for part in parts]
+
+
+def _stack(parts: Sequence[Tensor] | Tensor, size: int) -> Tensor:
     """[len(parts), size] of flattened parts, zero padded; a view where they are that already."""
-    if all(part.numel() == size for part in parts):
+    if isinstance(parts, Tensor) or all(part.numel() == size for part in parts):
         return rows(parts)
     out = parts[0].new_zeros(len(parts), size)
     for row, part in zip(out, parts, strict=True):

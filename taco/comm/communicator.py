@@ -15,8 +15,10 @@ from taco.comm.layout import SLICE_BYTES
 from taco.comm.links import Links, group_links
 from taco.comm.machine import device_name
 from taco.comm.meter import Meter
+from taco.comm.numerics import rows
 from taco.comm.peers import Peers
 from taco.comm.pending import Asynchronous, Lane
+from taco.comm.plan import Option, without_autograd
 from taco.comm.point_to_point import PointToPoint
 from taco.comm.select import COMPRESSIBLE, Route, check_selection
 from taco.config import Codec, NoCodec
@@ -42,6 +44,8 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
     compressed ones in rank order in fp32, cast once). Without autograd: results carry no gradient (taco.parallel's
     layers do). Raises ValueError before anything is sent for bad input, `CommError` when a peer or the backend fails.
     """
+
+    fused = Option()
 
     def __init__(
         self,
@@ -91,8 +95,7 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
                 "different paths wait for each other without end"
             )
 
-    def _before(self, device: torch.device) -> None:
-        self._lane.join(device)
+    def _check_device(self, device: torch.device) -> None:
         if self.crossover is not None and device not in self._known:
             if device_name(device) != self.crossover.key.device:
                 raise ValueError(
@@ -114,37 +117,41 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
             raise CommError(f"{self._journal.who}: got fused='require' for {collective}, which cannot run: {reason}")
         return route if reason else Route(path, route.algorithm)
 
-    @torch.no_grad()
+    @without_autograd
     def all_reduce(self, x: Tensor, *, name: str = "") -> Tensor:
         """Sum of x over the ranks: same shape and dtype."""
         return self._all_reduce(self._links, [x], name)
 
-    @torch.no_grad()
+    @without_autograd
     def reduce_scatter(self, x: Tensor, dim: int = 0, *, name: str = "") -> Tensor:
         """This rank's shard along `dim` of the sum of x. Raises ValueError unless N divides x.shape[dim]."""
-        shards = self._shards(x, dim)
-        return self._reduce_scatter(self._links, [shards], name, [x])[0].view(shards[self.rank].shape)
+        shape = self._shard_shape(x, dim)
+        if dim % x.dim() == 0 and x.is_contiguous():
+            block = x.view(self.world_size, x.numel() // self.world_size)
+        else:
+            block = rows(x.tensor_split(self.world_size, dim))
+        return self._reduce_scatter(self._links, [block], name, [x])[0].view(shape)
 
-    @torch.no_grad()
+    @without_autograd
     def all_gather(self, x: Tensor, dim: int = 0, *, name: str = "") -> Tensor:
         """All ranks' x (of one shape) concatenated along `dim` in rank order; own part decoded too."""
         self._check_dim(x, dim)
         parts = self._all_gather(self._links, [x], [x.numel()] * self.world_size, name)
         return self._join(parts, x.shape, dim)
 
-    @torch.no_grad()
+    @without_autograd
     def all_to_all(self, x: Tensor, dim: int = 0, *, name: str = "") -> Tensor:
         """Shard r of x along `dim` goes to rank r; what comes in is concatenated along `dim` in rank order."""
         shards = self._shards(x, dim)
         return self._join(self._all_to_all(self._links, [shards], name, [x])[0], shards[0].shape, dim)
 
-    @torch.no_grad()
+    @without_autograd
     def reduce_scatter_chunks(self, chunks: Sequence[Tensor], *, name: str = "") -> Tensor:
         """chunks[r]: what goes into rank r's sum, of any size, the same on all ranks -> own sum, shape of own chunk."""
         self._check_shards(chunks)
         return self._reduce_scatter(self._links, [chunks], name, chunks)[0].view(chunks[self.rank].shape)
 
-    @torch.no_grad()
+    @without_autograd
     def all_gather_chunks(self, chunk: Tensor, sizes: Sequence[int], *, name: str = "") -> list[Tensor]:
         """Flat tensors [sizes[r]] of every rank r; chunk has sizes[rank] elements, `sizes` is the same on all ranks."""
         self._check_chunks(sizes, "sizes")
@@ -153,4 +160,4 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
                 f"got a chunk of {chunk.numel()} elements; need sizes[{self.rank}] = {sizes[self.rank]}; "
                 "because the peers decode that many"
             )
-        return self._all_gather(self._links, [chunk], sizes, name)
+        return list(self._all_gather(self._links, [chunk], list(sizes), name))

@@ -22,6 +22,7 @@ from taco.comm import workspace
 from taco.comm.errors import CommError
 from taco.comm.numerics import mix_seed
 from taco.comm.order import Order, order_of
+from taco.comm.plan import without_autograd
 from taco.comm.workspace import Workspace
 from taco.config import Codec, GroupCodec, NoCodec
 
@@ -145,29 +146,32 @@ class Fused:
         where = f"rank {self.rank} of {self.world_size}, {self.workspace.sms} SMs, memory of the {self.memory}"
         return f"Fused(codec={self.codec.name}, {where})"
 
-    @torch.no_grad()
+    @without_autograd
     def all_reduce(self, x: Tensor, *, algorithm: str = "auto", seed: int = 0) -> Tensor:
         """Sum of x over the ranks: same shape and dtype. algorithm: 'one_shot', 'two_shot' or 'auto': one-shot for two
         ranks."""
         if algorithm not in ALGORITHMS:
             raise ValueError(f"got algorithm={algorithm!r}; need one of {', '.join(ALGORITHMS)}; because those exist")
         if algorithm == "one_shot" or (algorithm == "auto" and self.world_size == 2):
-            return self._run(ONE_SHOT, x, [mix_seed(seed, self.rank)]).view(x.shape)
-        return self._run(TWO_SHOT, x, [*self._each(seed), mix_seed(seed, self.rank, 1)]).view(x.shape)
+            total = self._run(ONE_SHOT, x, [mix_seed(seed, self.rank)] if self._stochastic else [])
+        else:
+            seeds = [*self._each(seed), mix_seed(seed, self.rank, 1)] if self._stochastic else []
+            total = self._run(TWO_SHOT, x, seeds)
+        return total if x.dim() == 1 else total.view(x.shape)
 
-    @torch.no_grad()
+    @without_autograd
     def reduce_scatter(self, x: Tensor, *, seed: int = 0) -> Tensor:
         """x [N * size], flattened -> this rank's part [size] of the sum. Raises ValueError unless N divides it."""
         if x.numel() % self.world_size:
             raise ValueError(
                 f"got {x.numel()} elements; need a multiple of {self.world_size}; because ranks get equal parts"
             )
-        return self._run(REDUCE_SCATTER, x, self._each(seed))
+        return self._run(REDUCE_SCATTER, x, self._each(seed) if self._stochastic else [])
 
-    @torch.no_grad()
+    @without_autograd
     def all_gather(self, x: Tensor, *, seed: int = 0) -> Tensor:
         """x [numel], flattened, of one size on all ranks -> [N, numel]; the own part is decoded too."""
-        return self._run(ALL_GATHER, x, [mix_seed(mix_seed(seed, self.rank), 0)])
+        return self._run(ALL_GATHER, x, [mix_seed(mix_seed(seed, self.rank), 0)] if self._stochastic else [])
 
     def check(self) -> None:
         """Raise `CommError` if a call on the GPU has timed out: what it did not receive in time, and later, is NaN."""
@@ -183,14 +187,15 @@ class Fused:
         return [mix_seed(mine, part) for part in range(self.world_size)]
 
     def _run(self, kind: int, x: Tensor, seeds: Sequence[int]) -> Tensor:
+        """seeds: of the packets, none where they are not stochastic."""
         check_dtype(x.dtype, "a tensor")
         if x.device != self.device:
             raise ValueError(f"got a tensor on {x.device}; need {self.device}; because its kernels share memory")
-        self.check()
+        if self._told[0]:
+            self.check()
         self._order.follow()
-        sent = list(seeds) if self._stochastic else []
         token = self.workspace.token
-        result = torch.ops.taco.collective(x.contiguous(), token, self._numbers, self._number, kind, sent)
+        result = torch.ops.taco.collective(x.contiguous(), token, self._numbers, self._number, kind, seeds)
         self._order.passed()
         return result
 

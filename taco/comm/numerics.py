@@ -32,6 +32,14 @@ def mix_seed(*parts: int) -> int:
     return state & 0x7FFFFFFF
 
 
+def packet_seeds(coder: Coder, seed: int, rank: int, count: int) -> list[int]:
+    """The seeds of the packets that `rank` sends to each of `count` ranks; zeros where they change nothing."""
+    if not coder.seeded:
+        return [0] * count
+    own = mix_seed(seed, rank)
+    return [mix_seed(own, i) for i in range(count)]
+
+
 def inner_codec(codec: Codec) -> Codec:
     """The codec of the intra-node level of a hierarchical collective: `intra_payload` where the codec has one."""
     payload = getattr(codec, "intra_payload", "")
@@ -48,8 +56,12 @@ def _fill(packets: Sequence[Tensor], slot: int) -> Tensor:
     return out
 
 
-def rows(parts: Sequence[Tensor]) -> Tensor:
-    """Parts of one size (any shape) as [len(parts), numel]: a view where they lie one behind another, else a copy."""
+def rows(parts: Sequence[Tensor] | Tensor) -> Tensor:
+    """Parts of one size (any shape) as [len(parts), numel]: a view where they lie one behind another, else a copy.
+
+    A tensor [N, numel] is its own rows."""
+    if isinstance(parts, Tensor):
+        return parts
     first, numel = parts[0], parts[0].numel()
     if _one_behind_another(parts):
         return first.as_strided((len(parts), numel), (numel, 1))
@@ -57,8 +69,10 @@ def rows(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(parts) if same else [part.reshape(-1) for part in parts]).view(len(parts), numel)
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
+def joined(parts: Sequence[Tensor] | Tensor) -> Tensor:
     """Flat parts of any sizes as one [sum of sizes]: a view where they lie one behind another, else a copy."""
+    if isinstance(parts, Tensor):
+        return parts.reshape(-1)
     filled = [part for part in parts if part.numel()]
     if filled and _one_behind_another(filled):
         return filled[0].as_strided((sum(part.numel() for part in filled),), (1,))

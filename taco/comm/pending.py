@@ -13,7 +13,7 @@ from taco.comm.links import Journal
 
 def capturing() -> bool:
     """Whether the current CUDA stream is being captured into a graph."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 class Pending:
@@ -39,12 +39,15 @@ class Pending:
 
 
 class Lane:
-    """The side stream of one communicator, and the order of its calls there and on the caller's streams."""
+    """The side stream of one communicator, and the order of its calls there and on the caller's streams.
+
+    last: the event after the last call that was started, and whether in a capture; None where nothing has to wait.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._last: tuple[torch.cuda.Event, bool] | None = None  # after the last call, and whether in a capture
+        self.last: tuple[torch.cuda.Event, bool] | None = None
 
     def start(self, call: Callable[[], Tensor], x: Tensor) -> Pending:
         """Run `call` on x's side stream, after the current stream's work so far; on the CPU at once."""
@@ -58,7 +61,7 @@ class Lane:
             with torch.cuda.stream(side):
                 result = call()
                 done = side.record_event()
-                self._last = (done, capturing())
+                self.last = (done, capturing())
         finally:
             x.record_stream(side)  # a call that fails may have queued work on it
         return Pending(result, done, self)
@@ -66,14 +69,14 @@ class Lane:
     def join(self, device: torch.device) -> None:
         """Let the current stream wait for the last call that was started. A capture begins after a device-wide wait
         and refuses events from outside, so the two do not wait for each other."""
-        if self._last is not None and self._last[1] == capturing():
-            torch.cuda.current_stream(device).wait_event(self._last[0])
+        if self.last is not None and self.last[1] == capturing():
+            torch.cuda.current_stream(device).wait_event(self.last[0])
 
     def waited(self, done: torch.cuda.Event) -> None:
         """A stream waits for `done`: nothing later has to, if it is of a capture, which ends with all streams joined
         and whose events the next capture refuses."""
-        if self._last is not None and self._last == (done, True):
-            self._last = None
+        if self.last is not None and self.last == (done, True):
+            self.last = None
 
 
 class Asynchronous:

@@ -18,7 +18,7 @@ def in_slices(
     One cut: the piece's own tensors. Several: chunks that lie one behind another, filled slice by slice.
     """
     if len(cuts) == 1:
-        return _run([piece(cuts[0])])[0]
+        return _whole(piece(cuts[0]))
     chunks = like.new_empty(sum(sizes)).split(list(sizes))
 
     def placed(cut: slice) -> Piece:
@@ -29,6 +29,14 @@ def in_slices(
 
     _run([placed(cut) for cut in cuts])
     return list(chunks)
+
+
+def _whole(piece: Piece) -> list[Tensor]:
+    while True:
+        try:
+            next(piece)
+        except StopIteration as end:
+            return end.value
 
 
 def _run(pieces: Sequence[Piece]) -> list[list[Tensor]]:

@@ -140,7 +140,7 @@ class VirtualCommunicator(Collectives):
     def all_gather_chunks(self, parts: Sequence[Tensor], *, name: str = "") -> list[Tensor]:
         """The parts, of any sizes, as every rank receives them, flat."""
         self._check_chunks(parts, "parts")
-        return self._all_gather(self._links, parts, [part.numel() for part in parts], name)
+        return list(self._all_gather(self._links, parts, [part.numel() for part in parts], name))
 
     def _check_parts(self, parts: Sequence[Tensor]) -> None:
         self._check_chunks(parts, "parts")

@@ -44,7 +44,7 @@ class FakeFused:
     def all_gather(self, x: Tensor, *, seed: int = 0) -> Tensor:
         if isinstance(self.codec, NoCodec):
             return self.links.plain.all_gather([x])[0]
-        return torch.stack(algorithms.all_gather(self.links, coder(self.codec), [x], [len(x)] * self.size, seed))
+        return torch.stack(list(algorithms.all_gather(self.links, coder(self.codec), [x], [len(x)] * self.size, seed)))
 
     def check(self) -> None:
         if self.made == ["timed out"]:

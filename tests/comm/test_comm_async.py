@@ -88,7 +88,7 @@ class _Stream:
 def test_calls_follow_the_last_one_unless_a_capture_lies_between(captured: bool, monkeypatch) -> None:
     lane, stream = pending.Lane(Journal(0, 2, "r")), _Stream()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    lane._last = ("event", captured)
+    lane.last = ("event", captured)
     monkeypatch.setattr(pending, "capturing", lambda: not captured)
     lane.join(torch.device("cuda", 0))
     assert stream.waited_for == []

@@ -29,9 +29,9 @@ from taco.bench.collective_case import bytes_of, dtype_of, numel_of, sets_of
 from taco.bench.collective_peers import CollectivePeer
 from taco.bench.collective_timer import Ready
 from taco.bench.peer_files import failure
-from taco.codec import coder
+from taco.codec import coder, cuda
 from taco.comm import Communicator, fused, wire_bytes
-from taco.comm.crossover import COMPRESSED, Crossover
+from taco.comm.crossover import COMPRESSED, FUSED_PATHS, Crossover
 from taco.comm.links import all_gather_single, reduce_scatter_single
 from taco.config import require
 from taco.recipes import CollectiveCase, CollectiveGrid, preset
@@ -156,7 +156,14 @@ class Arms:
             run = getattr(ours, case.collective)
             return Ready(calls=tuple(partial(run, x) for x in xs), check=ours.check)
 
-        return Arm(name=FUSED, codec=codec, make=make, graph=True, wire_bytes=self._sent(case, codec))
+        return Arm(name=FUSED, codec=codec, make=make, graph=True, wire_bytes=self._written(case, codec))
+
+    def _written(self, case: CollectiveCase, codec: str) -> int | None:
+        """Bytes that our kernels write for others; None where there are no kernels."""
+        if not cuda.available():
+            return None
+        numel, size = numel_of(case, self.here.size), self.here.size
+        return fused.sent_bytes(case.collective, "auto", numel, dtype_of(case), size, preset(codec))
 
     def _kernels(self, codec: str) -> fused.Fused:
         """The kernels of a codec. Raises `ConfigError` where they cannot run: what failed once is not tried again."""
@@ -185,7 +192,8 @@ class Arms:
     def _chosen(self, case: CollectiveCase, codec: str) -> Arm:
         table = self.tables[codec]
         path = table.choose(case.collective, bytes_of(case, self.here.size))
-        sent = self._sent(case, codec if path in COMPRESSED else "none")
+        sends = self._written if path in FUSED_PATHS else self._sent
+        sent = sends(case, codec if path in COMPRESSED else "none")
         made = self._through(CHOSEN, case, codec, table)
         return Arm(name=CHOSEN, codec=codec, make=made, graph=True, wire_bytes=sent, path=path)
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from taco.codec import coder as make_coder
 from taco.comm import algorithms
-from taco.comm.crossover import Crossover
+from taco.comm.crossover import FUSED_PATHS, Crossover
 from taco.comm.layout import slice_count
 from taco.comm.links import Journal, Links
-from taco.comm.meter import Mark, Meter, raw_bytes, wire_bytes
+from taco.comm.meter import Mark, Meter, raw_bytes
 from taco.comm.numerics import joined, mix_seed, rows
 from taco.comm.peers import Peers
 from taco.comm.pending import Lane
@@ -112,9 +112,9 @@ class Collectives:
         route = self._route(collective, x, numel, even=even)
         raw, peers = raw_bytes(collective, numel, x.dtype, self.world_size), self._peers is not None
         wire = None if route.compressed else raw
-        if route.path == "fused" and peers:
-            algorithm = route.algorithm if collective == "all_reduce" else "auto"
-            wire = wire_bytes(collective, algorithm, numel, x.dtype, self.world_size, self.codec)
+        if route.path in FUSED_PATHS and peers:
+            algorithm = route.algorithm if route.path == "fused" else "auto"
+            wire = self._peers.sent_bytes(route.path, collective, algorithm, numel, x)
         slices = slice_count(self._coder, numel * x.itemsize, self.slice_bytes)
         peers &= route.path in PEER_PATHS
         return Plan(route.path, route.algorithm, route.compressed, peers, slices, raw, wire)

@@ -24,7 +24,7 @@ from taco.comm.numerics import mix_seed
 from taco.comm.order import Order, order_of
 from taco.comm.plan import without_autograd
 from taco.comm.workspace import Workspace
-from taco.config import Codec, GroupCodec, NoCodec
+from taco.config import NONE, Codec, GroupCodec, NoCodec
 
 ONE_SHOT, TWO_SHOT, REDUCE_SCATTER, ALL_GATHER = range(4)
 NAMES = ("all_reduce", "all_reduce", "reduce_scatter", "all_gather")
@@ -68,6 +68,28 @@ def why_not(codec: Codec, group: dist.ProcessGroup | None, device: torch.device)
     if getattr(codec, "rounding", "") == "stochastic" and dist.get_world_size(group) >= MAX_SEEDS:
         return f"stochastic rounding has kernels for fewer than {MAX_SEEDS} ranks"
     return ""
+
+
+@lru_cache(maxsize=1024)
+def sent_bytes(
+    collective: str, algorithm: str, numel: int, dtype: torch.dtype, world_size: int, codec: GroupCodec | NoCodec
+) -> int:
+    """Bytes that the kernels of one rank write for its peers: whole packets of chunks, trailers and padding included.
+
+    collective, numel: as of `wire_bytes` of taco/comm/meter.py. algorithm: 'one_shot', 'two_shot' or 'auto', as of
+    `Fused.all_reduce`. Raises `BuildError` without the library.
+    """
+    load()
+    packet = torch.ops.taco.collective_packet(dtype, workspace.number_of(codec))
+    group, vectors = (codec.group, 8 if codec.group > 1024 else 4) if codec != NONE else (128, 8 // dtype.itemsize)
+    shares, exchanges = 1, 1
+    if collective != "all_reduce" or algorithm == "two_shot" or (algorithm == "auto" and world_size > 2):
+        shares, exchanges = world_size, 2 if collective == "all_reduce" else 1
+    part = -(-numel // shares)
+    if exchanges == 2:
+        part = -(-part // group) * group
+    chunks = -(-part // (workspace.WARPS * workspace.TILE * vectors))
+    return exchanges * (world_size - 1) * chunks * packet
 
 
 class Fused:
@@ -172,6 +194,10 @@ class Fused:
     def all_gather(self, x: Tensor, *, seed: int = 0) -> Tensor:
         """x [numel], flattened, of one size on all ranks -> [N, numel]; the own part is decoded too."""
         return self._run(ALL_GATHER, x, [mix_seed(mix_seed(seed, self.rank), 0)] if self._stochastic else [])
+
+    def sent_bytes(self, collective: str, algorithm: str, numel: int, dtype: torch.dtype) -> int:
+        """Bytes that this rank writes for others in one call, see the function of this name."""
+        return sent_bytes(collective, algorithm, numel, dtype, self.world_size, self.codec)
 
     def check(self) -> None:
         """Raise `CommError` if a call on the GPU has timed out: what it did not receive in time, and later, is NaN."""

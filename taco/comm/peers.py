@@ -105,6 +105,10 @@ class Peers:
         except RuntimeError as error:
             self._journal.fail(path, error)
 
+    def sent_bytes(self, path: str, collective: str, algorithm: str, numel: int, x: Tensor) -> int:
+        """What `Fused.sent_bytes` says of a message of x's dtype and device. Makes the path's kernels."""
+        return self._kernels(path, x).sent_bytes(collective, algorithm, numel, x.dtype)
+
     def check(self) -> None:
         """Raise `CommError` if a call on the GPU has timed out."""
         for fused in self._fused.values():

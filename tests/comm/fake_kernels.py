@@ -13,6 +13,7 @@ from torch import Tensor
 from taco.codec import coder
 from taco.comm import CommError, algorithms, peers, symmetric
 from taco.comm.links import Journal, group_links
+from taco.comm.meter import raw_bytes, wire_bytes
 from taco.config import Codec, NoCodec
 
 
@@ -45,6 +46,14 @@ class FakeFused:
         if isinstance(self.codec, NoCodec):
             return self.links.plain.all_gather([x])[0]
         return torch.stack(list(algorithms.all_gather(self.links, coder(self.codec), [x], [len(x)] * self.size, seed)))
+
+    def sent_bytes(self, collective: str, algorithm: str, numel: int, dtype: torch.dtype) -> int:
+        """Those of the algorithms' packets."""
+        if isinstance(self.codec, NoCodec):
+            return raw_bytes(collective, numel, dtype, self.size)
+        return wire_bytes(
+            collective, algorithm if collective == "all_reduce" else "auto", numel, dtype, self.size, self.codec
+        )
 
     def check(self) -> None:
         if self.made == ["timed out"]:

@@ -77,6 +77,42 @@ def test_number_of_a_codec(codec) -> None:
     assert number == (0 if codec.name == "none" else cuda.number(codec))
 
 
+KIB = 1024
+
+
+@built
+@pytest.mark.parametrize(
+    ("name", "collective", "algorithm", "world_size", "numel", "dtype", "want"),
+    [
+        # a chunk of 4096 elements: codes, scales of 8 groups a tile, a trailer
+        ("int8", "all_reduce", "auto", 2, 4096, torch.bfloat16, 4096 + 4 * 8 * 2 + 32),
+        ("int8", "all_reduce", "one_shot", 3, 4097, torch.bfloat16, 2 * 2 * 4192),
+        ("int8", "all_reduce", "two_shot", 2, 8192, torch.bfloat16, 2 * 4192),
+        ("int8", "all_reduce", "auto", 4, 16 * KIB, torch.bfloat16, 2 * 3 * 4192),
+        ("int8", "reduce_scatter", "auto", 4, 16 * KIB, torch.bfloat16, 3 * 4192),
+        ("int8", "all_gather", "auto", 2, 16 * KIB, torch.bfloat16, 2 * 4192),
+        # room for all scales and alphas that a codec can have
+        ("int8", "all_reduce", "auto", 2, 4096, torch.float32, 4096 + 4 * 256 + 32),
+        ("taco", "all_reduce", "auto", 2, 4096, torch.bfloat16, 4096 + 4 * 8 * (4 + 4) + 32),
+        ("sdp4bit-weight", "all_gather", "auto", 2, 16 * KIB, torch.bfloat16, 4096 + 4 * 256 + 32),
+        ("none", "all_reduce", "auto", 2, 4096, torch.bfloat16, 8192 + 32),
+        ("none", "all_reduce", "auto", 2, 4096, torch.float32, 2 * (8192 + 32)),
+    ],
+)
+def test_bytes_that_kernels_write_for_others(
+    name: str, collective: str, algorithm: str, world_size: int, numel: int, dtype: torch.dtype, want: int
+) -> None:
+    assert fused.sent_bytes(collective, algorithm, numel, dtype, world_size, preset(name)) == want
+
+
+@built
+def test_packets_fit_their_slots() -> None:
+    for codec in PRESETS:
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            packet = fused.sent_bytes("all_reduce", "one_shot", 1, dtype, 2, codec)
+            assert packet <= workspace.slot_bytes(codec)
+
+
 # --- refusals -----------------------------------------------------------------------------------------
 
 

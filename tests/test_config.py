@@ -74,6 +74,11 @@ BAD = {
     "tp=0": lambda: Parallel(tp=0),
     "tp=True": lambda: Parallel(tp=True),
     "virtual_tp=2 with tp=2": lambda: Parallel(tp=2, virtual_tp=2),
+    "virtual_sum='other'": lambda: Parallel(virtual_tp=2, virtual_sum="other"),
+    "virtual_sum='reversed' without virtual ranks": lambda: Parallel(virtual_sum="reversed"),
+    "virtual_sum='reversed' with a tensor-parallel codec": lambda: _run(
+        parallel=Parallel(virtual_tp=2, virtual_sum="reversed"), policy=policy(tp_backward="int8")
+    ),
     "microbatches >= 4": lambda: Parallel(pp=4, microbatches=2),
     "microbatches=3 with pp=2 and the interleaved schedule": lambda: Parallel(
         pp=2, microbatches=3, schedule="interleaved"

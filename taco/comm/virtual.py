@@ -21,9 +21,13 @@ from taco.config import Codec
 
 
 class VirtualLink(Waiting):
-    """`Link` and `Plain` of ranks in this process. groups: sets of ranks that exchange among themselves."""
+    """`Link` and `Plain` of ranks in this process. groups: sets of ranks that exchange among themselves.
 
-    def __init__(self, groups: Sequence[Sequence[int]], journal: Journal) -> None:
+    order: of the uncompressed sums, one of taco.config.VIRTUAL_SUMS.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[int]], journal: Journal, order: str = "once") -> None:
+        self._order = order
         self._groups = groups
         self._count = sum(map(len, groups))
         self._journal = journal
@@ -46,16 +50,19 @@ class VirtualLink(Waiting):
         return lambda: out
 
     def all_reduce(self, parts: Sequence[Tensor]) -> Tensor:
-        return _sum(parts)
+        return _sum(parts, self._order)
 
     def reduce_scatter(self, stacks: Sequence[Tensor]) -> list[Tensor]:
-        return [_sum([stack[rank] for stack in stacks]) for rank in range(self._count)]
+        return [_sum([stack[rank] for stack in stacks], self._order) for rank in range(self._count)]
 
 
-def _sum(parts: Sequence[Tensor]) -> Tensor:
-    """Sum in rank order, narrow floats in fp32, cast once. A backend may add in another order."""
+def _sum(parts: Sequence[Tensor], order: str) -> Tensor:
+    """'once': in rank order, narrow floats in fp32, cast once. 'reversed': the same from the last rank on. 'stepwise':
+    cast after each addition. A backend may do any of these."""
     dtype = parts[0].dtype
-    wide = torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype
+    if order == "reversed":
+        parts = parts[::-1]
+    wide = torch.promote_types(dtype, torch.float32) if dtype.is_floating_point and order != "stepwise" else dtype
     total = parts[0].to(wide, copy=True)
     for part in parts[1:]:
         total += part
@@ -65,8 +72,10 @@ def _sum(parts: Sequence[Tensor]) -> Tensor:
 class VirtualCommunicator(Collectives):
     """`Communicator` of `ways` virtual ranks: parts[r] is what rank r would pass. Options as `Communicator`.
 
-    Compressed results are bit-identical to those of real ranks. Uncompressed sums run in rank order in fp32, where a
-    backend is free to choose: equal for two ranks, within rounding for more. The meter counts what one rank would send.
+    plain_sum: the order of uncompressed sums, one of taco.config.VIRTUAL_SUMS.
+
+    Compressed results are bit-identical to those of real ranks. Uncompressed sums run in the order of `plain_sum`; a
+    backend chooses its own: equal for two ranks, within rounding for more. The meter counts what one rank would send.
     """
 
     def __init__(
@@ -83,6 +92,7 @@ class VirtualCommunicator(Collectives):
         seed: int = 0,
         slice_bytes: int = SLICE_BYTES,
         crossover: Crossover | None = None,
+        plain_sum: str = "once",
     ) -> None:
         super().__init__(
             0, ways, codec, role=role, meter=meter, min_bytes=min_bytes, algorithm=algorithm,
@@ -90,7 +100,7 @@ class VirtualCommunicator(Collectives):
         )  # fmt: skip
         check_selection("off", crossover, codec, ways, self._node_size(), algorithm)
         ranks = tuple(range(ways))
-        world = VirtualLink([ranks], self._journal)
+        world = VirtualLink([ranks], self._journal, plain_sum)
         self._links = Links(ranks, world, world)
         if size := self._node_size():
             intra = VirtualLink([ranks[start : start + size] for start in ranks[::size]], self._journal)

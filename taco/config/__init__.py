@@ -21,7 +21,7 @@ from taco.config.codec import (
     TahQuantCodec,
     TensorCodec,
 )
-from taco.config.grid import ROLES, TRANSPORTS, Parallel, Policy
+from taco.config.grid import ROLES, TRANSPORTS, VIRTUAL_SUMS, Parallel, Policy
 from taco.config.plain import CODEC_CLASSES, codec_from_dict, run_from_dict, to_dict
 from taco.config.run import DTYPES, Data, Model, Run, Train
 
@@ -37,6 +37,7 @@ __all__ = [
     "ROUNDINGS",
     "SCALES",
     "TRANSPORTS",
+    "VIRTUAL_SUMS",
     "AsymmetricCodec",
     "CastCodec",
     "Codec",

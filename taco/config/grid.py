@@ -8,6 +8,7 @@ from taco.config.check import at_least, one_of, require
 from taco.config.codec import NONE, Codec
 
 TRANSPORTS = ("auto", "host", "tcp")
+VIRTUAL_SUMS = ("once", "reversed", "stepwise")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +58,12 @@ class Parallel:
     """The process grid: world size = pp * dp * tp, ranks in that order (tp fastest).
 
     virtual_tp: one process computes this many TP ranks' partial sums and reduces them with the
-        wire's numerics; needs tp = 1. node_size: ranks per node for hierarchical collectives
-        (0: one node). microbatches: pipeline microbatches per optimizer step and dp rank.
+        wire's numerics; needs tp = 1.
+    virtual_sum: how virtual ranks add uncompressed messages: in rank order in fp32, rounded 'once'; 'reversed': the
+        same from the last rank on; 'stepwise': rounded to the message's dtype after each addition. Backends do any of
+        these, so that runs which differ in it alone say what rounding does.
+    node_size: ranks per node for hierarchical collectives (0: one node). microbatches: pipeline microbatches per
+        optimizer step and dp rank.
     transport: how GPUs of one host exchange: 'auto' the fastest way there is, 'host' through host memory (like PCIe
         GPUs without peer access), 'tcp' over loopback TCP (like Ethernet). Without effect on CPUs.
     crossover: folder of tables that `taco crossover` wrote. The compressed roles of tp and dp then take the path that
@@ -69,6 +74,7 @@ class Parallel:
     pp: int = 1
     dp: int = 1
     virtual_tp: int = 1
+    virtual_sum: str = "once"
     sequence_parallel: bool = False
     schedule: str = "1f1b"
     microbatches: int = 1
@@ -78,6 +84,7 @@ class Parallel:
 
     def __post_init__(self) -> None:
         one_of("transport", self.transport, TRANSPORTS, "these ways are known")
+        one_of("virtual_sum", self.virtual_sum, VIRTUAL_SUMS, "sums run in these orders")
         at_least(
             1,
             "it is a count",
@@ -94,6 +101,12 @@ class Parallel:
             f"virtual_tp={self.virtual_tp} with tp={self.tp}",
             "one of them to be 1",
             "virtual ranks replace real ones",
+        )
+        require(
+            self.virtual_tp > 1 or self.virtual_sum == "once",
+            f"virtual_sum={self.virtual_sum!r} without virtual ranks",
+            "virtual_tp above 1",
+            "real ranks' sums are their backend's",
         )
         require(
             self.virtual_tp == 1 or not self.sequence_parallel,

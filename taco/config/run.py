@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from taco.config.check import at_least, one_of, positive, require
+from taco.config.codec import NONE
 from taco.config.grid import Parallel, Policy
 
 DTYPES = ("float32", "bfloat16")
@@ -171,6 +172,13 @@ class Run:
                 f"{name} to be a multiple of {ways}",
                 "each rank holds an equal share",
             )
+        uncompressed = self.policy.tp_forward == NONE and self.policy.tp_backward == NONE
+        require(
+            uncompressed or p.virtual_sum == "once",
+            f"virtual_sum={p.virtual_sum!r} with a tensor-parallel codec",
+            "codec none in tp_forward and tp_backward",
+            "a compressed message is summed as its packets are",
+        )
         stages = p.pp * p.stages_per_rank
         require(
             m.layers >= stages,

@@ -70,7 +70,8 @@ def _tensor_comm(
     if parallel.tp > 1:
         return TensorComm.build(mesh["tp"], policy, node_size=parallel.node_size, **options)
     if parallel.virtual_tp > 1:
-        return VirtualComm.build(parallel.virtual_tp, policy, node_size=parallel.node_size, **options)
+        options |= {"node_size": parallel.node_size, "plain_sum": parallel.virtual_sum}
+        return VirtualComm.build(parallel.virtual_tp, policy, **options)
     return None
 
 

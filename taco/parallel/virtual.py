@@ -42,7 +42,8 @@ class VirtualComm:
     def build(
         cls, ways: int, policy: Policy, *, tables: Mapping[str, Crossover] | None = None, **options: Any
     ) -> VirtualComm:
-        """tables: as in `TensorComm.build`. options: meter, observer, node_size, seed of `VirtualCommunicator`."""
+        """tables: as in `TensorComm.build`. options: meter, observer, node_size, seed, plain_sum of
+        `VirtualCommunicator`."""
         options |= {"min_bytes": policy.min_bytes, "algorithm": policy.all_reduce}
         both = {
             role.removeprefix("tp_"): VirtualCommunicator(

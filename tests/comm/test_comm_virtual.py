@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 import torch
-from comm_cases import gaussian, virtual
+from comm_cases import equal, gaussian, virtual
 from torch import Tensor
 
-from taco.codec import coder
+from taco.codec import coder, factory, register
+from taco.codec.baselines import NoCoder
 from taco.comm import Communicator, Meter, VirtualCommunicator
 from taco.comm.numerics import mix_seed
-from taco.config import GroupCodec
+from taco.config import CODEC_CLASSES, VIRTUAL_SUMS, Codec, GroupCodec
 from taco.recipes import preset
 
 
@@ -96,3 +98,45 @@ def test_seeds_differ_between_calls_ranks_and_chunks_and_are_reproducible() -> N
         0
     )
     assert mean.mean().item() == pytest.approx(0.6, abs=2e-3)  # unbiased
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter"])
+def test_orders_of_uncompressed_sums_by_hand(collective: str) -> None:
+    """bf16 has 8 significant bits: 256 + 1 is a tie that rounds to 256 each time, but 1 + 1 + 256 = 258 is held."""
+    parts = [torch.full((4, 2), value).bfloat16() for value in (256.0, 1.0, 1.0, 0.0)]
+    sums = {}
+    for order in VIRTUAL_SUMS:
+        total = getattr(virtual(4, "none", plain_sum=order), collective)(parts)
+        sums[order] = (total if collective == "all_reduce" else total[1]).unique().tolist()
+    assert sums == {"once": [258.0], "reversed": [258.0], "stepwise": [256.0]}
+
+
+def test_reversed_sums_differ_by_rounding_alone() -> None:
+    parts = gaussian(4, 64, 64)
+    once, backwards = (virtual(4, "none", plain_sum=order).all_reduce(parts) for order in ("once", "reversed"))
+    assert not torch.equal(once, backwards)
+    torch.testing.assert_close(once, backwards, rtol=1e-5, atol=1e-6)
+    assert torch.equal(backwards, virtual(4, "none").all_reduce(parts[::-1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactCodec(Codec):
+    """The tensor's own bytes, but through the compressed path."""
+
+
+@pytest.fixture
+def exact() -> Iterator[ExactCodec]:
+    register(ExactCodec, NoCoder)
+    yield ExactCodec(name="exact")
+    del factory._CODERS[ExactCodec], CODEC_CLASSES["ExactCodec"]
+    coder.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("ways", "path"), [(2, "one_shot"), (4, "two_shot"), (8, "two_shot")])
+def test_the_compressed_path_itself_changes_no_bit(exact: ExactCodec, dtype: torch.dtype, ways: int, path: str) -> None:
+    """With a codec that loses nothing, what remains is exchange, sum and rounding: those of uncompressed messages."""
+    parts = gaussian(ways, 16, 48, dtype=dtype)
+    comm = virtual(ways, exact, algorithm=path)
+    assert equal(comm.all_reduce(parts), virtual(ways, "none").all_reduce(parts))
+    assert comm.paths == {path: 1}

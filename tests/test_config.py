@@ -112,6 +112,9 @@ BAD = {
     "equal slice of the sequence": lambda: _run(data=Data(seq=15), parallel=Parallel(tp=2, sequence_parallel=True)),
     "batch to be a multiple of 3": lambda: _run(parallel=Parallel(dp=3)),
     "equal microbatches": lambda: _run(train=Train(batch=8, micro_batch=3)),
+    "generate=4 with pp=2": lambda: _run(parallel=Parallel(pp=2, microbatches=2), train=Train(generate=4)),
+    "33 tokens with max_seq=32": lambda: _run(train=Train(generate=17)),
+    "generate=-1": lambda: Train(generate=-1),
     "in microbatches=3": lambda: _run(parallel=Parallel(pp=2, microbatches=3)),
 }
 

@@ -23,7 +23,7 @@ from taco.config.codec import (
 )
 from taco.config.grid import ROLES, TRANSPORTS, VIRTUAL_SUMS, Parallel, Policy
 from taco.config.plain import CODEC_CLASSES, codec_from_dict, run_from_dict, to_dict
-from taco.config.run import DTYPES, Data, Model, Run, Train
+from taco.config.run import DTYPES, PROMPT_TOKENS, Data, Model, Run, Train
 
 __all__ = [
     "CODEC_CLASSES",
@@ -32,6 +32,7 @@ __all__ = [
     "MIN_GROUP",
     "NONE",
     "PAYLOADS",
+    "PROMPT_TOKENS",
     "ROLES",
     "ROTATIONS",
     "ROUNDINGS",

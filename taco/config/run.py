@@ -10,6 +10,8 @@ from taco.config.codec import NONE
 from taco.config.grid import Parallel, Policy
 
 DTYPES = ("float32", "bfloat16")
+PROMPT_TOKENS = 32
+"""Tokens of a held-out sequence that `Train.generate` continues."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +87,12 @@ class Data:
     """Token source.
 
     corpus: a folder prepared by `taco data`, relative to the working directory. seq: tokens per sample.
+    other: a folder of the same tokenizer whose held-out split is evaluated, too, after the last step; '': none.
     """
 
     corpus: str = "data/sotu-mini"
     seq: int = 128
+    other: str = ""
 
     def __post_init__(self) -> None:
         at_least(2, "a sample needs an input and a target", seq=self.seq)
@@ -101,6 +105,7 @@ class Train:
     lr in 1/step units of AdamW; cosine from lr to min_lr after `warmup` linear steps over `steps`.
     dtype: compute dtype (parameters and optimizer stay fp32). eval_batches of `batch` sequences.
     checkpoint_every / monitor_every / eval_every in steps, 0 = never (the last step is always evaluated).
+    generate: tokens that continue each held-out prompt after the last step, greedily; 0 = none.
     timeout_s: how long a collective may wait for a rank.
     """
 
@@ -120,6 +125,7 @@ class Train:
     eval_batches: int = 4
     checkpoint_every: int = 0
     monitor_every: int = 0
+    generate: int = 0
     timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
@@ -132,6 +138,7 @@ class Train:
             eval_every=self.eval_every,
             checkpoint_every=self.checkpoint_every,
             monitor_every=self.monitor_every,
+            generate=self.generate,
             seed=self.seed,
         )
         positive("it is a rate or a time", lr=self.lr, clip=self.clip, timeout_s=self.timeout_s)
@@ -172,13 +179,7 @@ class Run:
                 f"{name} to be a multiple of {ways}",
                 "each rank holds an equal share",
             )
-        uncompressed = self.policy.tp_forward == NONE and self.policy.tp_backward == NONE
-        require(
-            uncompressed or p.virtual_sum == "once",
-            f"virtual_sum={p.virtual_sum!r} with a tensor-parallel codec",
-            "codec none in tp_forward and tp_backward",
-            "a compressed message is summed as its packets are",
-        )
+        _check_features(self)
         stages = p.pp * p.stages_per_rank
         require(
             m.layers >= stages,
@@ -212,3 +213,27 @@ class Run:
             "equal microbatches",
             "the loss is the mean over equal parts",
         )
+
+
+def _check_features(run: Run) -> None:
+    """Raise `ConfigError` where a part of the run rules out a feature of another."""
+    p, t = run.parallel, run.train
+    require(
+        (run.policy.tp_forward == NONE and run.policy.tp_backward == NONE) or p.virtual_sum == "once",
+        f"virtual_sum={p.virtual_sum!r} with a tensor-parallel codec",
+        "codec none in tp_forward and tp_backward",
+        "a compressed message is summed as its packets are",
+    )
+    require(
+        not t.generate or (p.pp == 1 and not p.sequence_parallel),
+        f"generate={t.generate} with pp={p.pp}, sequence_parallel={p.sequence_parallel}",
+        "pp=1 without sequence_parallel",
+        "sequences grow token by token, and only one rank would see their ends",
+    )
+    length = min(PROMPT_TOKENS, run.data.seq) + t.generate
+    require(
+        not t.generate or length <= run.model.max_seq,
+        f"generate={t.generate} after a prompt, {length} tokens with max_seq={run.model.max_seq}",
+        f"at most {run.model.max_seq} tokens",
+        "positions beyond max_seq do not exist",
+    )

@@ -19,6 +19,7 @@ from taco.parallel.functions import EXACT
 from taco.parallel.loss import cross_entropy, virtual_cross_entropy, vocab_parallel_cross_entropy
 from taco.parallel.mesh import ends_group
 from taco.parallel.plans import HEAD
+from taco.parallel.predict import best
 
 
 class Part(nn.Module):
@@ -65,6 +66,7 @@ class Parallelism:
         self._parts, self._differences = parts, differences
         self.pp_rank, self.dp_rank, self.tp_rank = mesh.get_coordinate() if mesh is not None else (0, 0, 0)
         self.is_last_stage = self.pp_rank == parallel.pp - 1
+        self._hits: Tensor | None = None  # while an evaluation counts: how many targets are the most probable token
         self._pipeline = None
         if parallel.pp > 1:
             # imported where it is needed: torch's pipelining brings its compiler, half a second in every process
@@ -182,6 +184,31 @@ class Parallelism:
             release_weights(module)
         return self._mean(total)
 
+    def evaluate(self, tokens: Tensor, targets: Tensor, microbatches: int = 1) -> tuple[float, float]:
+        """(`eval_loss`, share of targets that are the most probable token), both over the global batch."""
+        self._hits = torch.zeros((), dtype=torch.float64, device=self.device)
+        try:
+            loss = self.eval_loss(tokens, targets, microbatches)
+            return loss, self._mean(self._hits / targets.numel())
+        finally:
+            self._hits = None
+
+    @torch.no_grad()
+    def next_tokens(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The most probable next token of each sequence (int64 [batch]) and its log probability, on every rank.
+
+        tokens: int64 [batch, seq], the same on all ranks. Raises ConfigError with a pipeline or sequence parallelism.
+        """
+        p = self.parallel
+        grid = f"pp={p.pp}, sequence_parallel={p.sequence_parallel}"
+        require(p.pp == 1 and not p.sequence_parallel, grid, "one stage, whole sequences", "of the length they have")
+        [part] = self._parts
+        logits = part(tokens.to(self.device))
+        last = tuple(shard[:, -1] for shard in logits) if isinstance(logits, tuple) else logits[:, -1]
+        found = best(last, self.modules[-1].tensor_comm if p.tp > 1 else None)
+        release_weights(part.model)
+        return found
+
     def clip_(self, max_norm: float) -> float:
         """Scale gradients so that their norm over the whole mesh is at most max_norm; returns the norm before, the same
         on every rank."""
@@ -207,6 +234,9 @@ class Parallelism:
         return tokens.to(self.device).contiguous(), targets.to(self.device).contiguous()
 
     def _loss(self, logits: Any, targets: Tensor) -> Tensor:
+        if self._hits is not None:
+            comm = self.modules[-1].tensor_comm if self.parallel.tp > 1 else None
+            self._hits += (best(logits, comm)[0] == targets).sum()
         if self.parallel.tp > 1:
             return vocab_parallel_cross_entropy(logits, targets, self.modules[-1].tensor_comm)
         if self.parallel.virtual_tp > 1:

@@ -28,7 +28,7 @@ from taco.models import build
 from taco.models.flops import flops_per_token, parameters
 from taco.parallel import build_mesh, setup
 from taco.train import checkpoint
-from taco.train.data import TokenDataset
+from taco.train.evaluate import datasets, final_records, held_out
 from taco.train.files import Files, Options, start_step
 from taco.train.launch import World, world
 from taco.train.lost import naming_lost_ranks
@@ -54,12 +54,9 @@ class Trainer:
     def __init__(self, run: Run, here: World, options: Options, start: int) -> None:
         self.run, self.here, self.options, self.start = run, here, options, start
         self.files, self.doing = Files(run, options), "setting up"
-        p, t, seq = run.parallel, run.train, run.data.seq
+        p, t = run.parallel, run.train
         torch.manual_seed(t.seed)
-        tokens = partial(TokenDataset, run.data.corpus, seq=seq, batch=t.batch, seed=t.seed, vocab=run.model.vocab)
-        self.train_data, self.held_out = tokens("train"), tokens("val")
-        for split in (self.train_data, self.held_out):
-            split.scan()
+        self.train_data, self.held_out, self.other = datasets(run)
         local = t.batch // p.dp
         self.microbatches = p.microbatches if p.pp > 1 else local // (t.micro_batch or local)
         self.watch, self.meter = Watch(), Meter()
@@ -108,6 +105,8 @@ class Trainer:
             "parameters": parameters(self.run.model),
             "flops_per_token": flops_per_token(self.run.model, self.run.data.seq),
         }
+        if self.other is not None:
+            header["other_corpus"] = {key: self.other.meta.get(key) for key in ("tokenizer", "vocab", "splits")}
         tables = {role: comm.crossover for role, comm in self.par.communicators.items() if comm.crossover}
         if tables:
             header["crossover"] = {role: table.about() for role, table in tables.items()}
@@ -173,16 +172,13 @@ class Trainer:
         return [record for of_rank in (everyone or [])[:: p.dp * p.tp] for record in of_rank]
 
     def _evaluate(self, step: int) -> None:
-        t, p = self.run.train, self.run.parallel
-        losses = []
-        # a small held-out split is seen once, not padded with repetitions; the record's tokens say how much it was
-        batches = min(t.eval_batches, max(1, len(self.held_out) // t.batch))
-        for i in range(batches):
-            batch = self.held_out.batch(i, self.par.dp_rank, p.dp)
-            tokens, targets = (x.to(self.here.device) for x in batch)
-            losses.append(self.par.eval_loss(tokens, targets, self.microbatches))
-        self.val_loss = statistics.fmean(losses)
-        self._write("eval", step=step, val_loss=self.val_loss, tokens=batches * t.batch * self.run.data.seq)
+        t = self.run.train
+        found = held_out(self.par, self.held_out, t.eval_batches, self.microbatches)
+        self.val_loss = found["loss"]
+        self._write("eval", step=step, val_loss=self.val_loss, val_accuracy=found["accuracy"], tokens=found["tokens"])
+        if step == t.steps:
+            for kind, record in final_records(self.par, self.run, self.held_out, self.other, self.microbatches):
+                self._write(kind, step=step, **record)
 
     # --- all steps -----------------------------------------------------------------------------------
 

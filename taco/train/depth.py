@@ -1,0 +1,78 @@
+"""How the error of compression grows through a model: the same weights and tokens with and without codecs.
+
+    tp_forward    block 0, 1, ...   |hidden states - uncompressed ones| / |uncompressed ones| after each block
+    tp_backward   ..., 1, 0         the same of the loss's gradient with respect to them
+
+An error that a block adds travels on, so that the last block's forward error and the first block's backward error are
+those of a whole pass.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from taco.config import NONE, Policy
+from taco.parallel import Parallelism
+
+SEQUENCES = 4
+ROLES = ("tp_forward", "tp_backward")
+
+
+@contextmanager
+def _untraced(par: Parallelism, *, compressed: bool) -> Iterator[None]:
+    """Around passes that leave no count behind; unless compressed, every message goes as it is."""
+    before = [(c, c.min_bytes, c.paths.copy(), c.calls, c.messages) for c in par.communicators.values()]
+    for communicator, min_bytes, *_ in before:
+        communicator.min_bytes = min_bytes if compressed else sys.maxsize
+    try:
+        yield
+    finally:
+        for communicator, *counts in before:
+            communicator.min_bytes, communicator.paths, communicator.calls, communicator.messages = counts
+
+
+def _states(par: Parallelism, tokens: Tensor, targets: Tensor) -> dict[tuple[str, int], Tensor]:
+    """(role, block) -> what leaves the block (fp32), and the loss's gradient with respect to it."""
+    [model] = par.modules
+    found: dict[tuple[str, int], Tensor] = {}
+
+    def keep(layer: int, out: Tensor) -> None:
+        found["tp_forward", layer] = out.detach().float()
+        out.register_hook(lambda grad: found.__setitem__(("tp_backward", layer), grad.detach().float()))
+
+    hooks = [
+        block.register_forward_hook(lambda _module, _args, out, layer=int(name): keep(layer, out))
+        for name, block in model.blocks.items()
+    ]
+    try:
+        par.zero_grad()
+        par.step(tokens, targets, 1)
+        par.zero_grad()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def depth_records(par: Parallelism, policy: Policy, tokens: Tensor, targets: Tensor) -> list[dict]:
+    """One {role, layer, error} a block and compressed direction, over the first `SEQUENCES` sequences.
+
+    Empty for real ranks, which hold parts of a model, and where nothing is compressed. Gradients are gone afterwards.
+    """
+    roles = [role for role in ROLES if getattr(policy, role) != NONE]
+    if par.parallel.world_size > 1 or par.parallel.virtual_tp == 1 or not roles:
+        return []
+    batch = tokens[:SEQUENCES], targets[:SEQUENCES]
+    with _untraced(par, compressed=True):
+        coded = _states(par, *batch)
+    with _untraced(par, compressed=False):
+        exact = _states(par, *batch)
+    # a gradient that comes from erroneous states is in error, too, also where backward messages are not compressed
+    return [
+        {"role": role, "layer": layer, "error": ((coded[role, layer] - true).norm() / true.norm()).item()}
+        for (role, layer), true in sorted(exact.items())
+    ]

@@ -102,6 +102,17 @@ def _recipes(args: argparse.Namespace) -> int:
     return 0
 
 
+# --- runs ------------------------------------------------------------------------------------------
+
+
+def _runs_arguments(parser: argparse.ArgumentParser) -> None:
+    importlib.import_module("taco.train.queue_cli").add_arguments(parser)
+
+
+def _runs(args: argparse.Namespace) -> int:
+    return importlib.import_module("taco.train.queue_cli").run(args)
+
+
 # --- measure, kernels ------------------------------------------------------------------------------
 
 
@@ -154,6 +165,7 @@ COMMANDS: dict[str, tuple[str, Callable | None, Callable]] = {
     "measure": ("measure codecs and collectives", _measure_arguments, _measure),
     "crossover": ("measure from which size on compression pays; under torchrun", _crossover_arguments, _crossover),
     "recipes": ("list and show runs, experiments, models and codecs", _recipes_arguments, _recipes),
+    "runs": ("the accuracy runs in order of worth, and which logs exist", _runs_arguments, _runs),
     "kernels": ("build the CUDA kernels", _kernels_arguments, _kernels),
 }
 PAPER: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {

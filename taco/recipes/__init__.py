@@ -3,6 +3,8 @@
 A recipe is the only place where a number of an experiment is chosen.
 """
 
+from taco.recipes.accuracy import QUEUE, Stage
+from taco.recipes.arms import ARMS, TP_CODECS
 from taco.recipes.claims import CLAIMS, Claim
 from taco.recipes.codecs import PRESETS, policy, preset
 from taco.recipes.collective import COLLECTIVE, TRANSPORTS, CollectiveCase, CollectiveGrid
@@ -16,10 +18,11 @@ from taco.recipes.experiments import (
 )
 from taco.recipes.measures import GPU_MEASURES
 from taco.recipes.models import MODELS
-from taco.recipes.runs import RUNS, TP_CODECS
+from taco.recipes.runs import RUNS
 from taco.recipes.speed import SPEED, SpeedCase, SpeedGrid
 
 __all__ = [
+    "ARMS",
     "CAPTURE_MEASURES",
     "CLAIMS",
     "COLLECTIVE",
@@ -28,6 +31,7 @@ __all__ = [
     "MEASURES",
     "MODELS",
     "PRESETS",
+    "QUEUE",
     "RUNS",
     "SOURCES",
     "SPEED",
@@ -39,6 +43,7 @@ __all__ = [
     "Experiment",
     "SpeedCase",
     "SpeedGrid",
+    "Stage",
     "captures",
     "policy",
     "preset",

@@ -4,84 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taco.config import Data, GroupCodec, Parallel, Policy, Run, Train
-from taco.recipes.codecs import PRESETS, policy
+from taco.config import Data, Parallel, Run, Train
+from taco.recipes.accuracy import FULL_ACCURACY, FULL_DATA, FULL_TRAIN, grid
+from taco.recipes.arms import ABLATION_POLICIES, TP_CODECS
+from taco.recipes.codecs import policy
 from taco.recipes.models import MODELS
 from taco.recipes.names import by_name
-
-# Every codec that is compared as a tensor-parallel codec.
-TP_CODECS = (
-    "taco",
-    "taco-e5m2",
-    "int8",
-    "int6",
-    "int4",
-    "fp8",
-    "fp8-cast",
-    "fp8-tensor",
-    "mxfp8",
-    "sdp4bit-gradient",
-    "tahquant",
-    "flash-int8",
-    "flash-int4",
-)
 
 # --- mini: a size for two CPU cores ---------------------------------------------------------------
 
 MINI_DATA = Data(corpus="data/sotu-mini", seq=64)
-MINI_TRAIN = Train(steps=40, batch=4, lr=4e-3, min_lr=4e-4, warmup=4, eval_batches=8)
+MINI_TRAIN = Train(steps=40, batch=4, lr=4e-3, min_lr=4e-4, warmup=4, eval_batches=8, monitor_every=40, generate=8)
 # Timed runs need only enough steps for a median; the loss is compared within one experiment.
-THREED_TRAIN = replace(MINI_TRAIN, steps=12, batch=8)
+THREED_TRAIN = replace(MINI_TRAIN, steps=12, batch=8, monitor_every=0, generate=0)
 SCALING_TRAIN = replace(THREED_TRAIN, steps=9, eval_batches=1)
 
-
-def _accuracy(model: str, ways: int, codec: str, seed: int, data: Data, train: Train, **parallel) -> Run:
-    return Run(
-        name=f"{model}-vtp{ways}-{codec}-s{seed}",
-        model=MODELS[model],
-        parallel=Parallel(virtual_tp=ways, **parallel),
-        policy=policy(tp=codec),
-        data=data,
-        train=replace(train, seed=seed),
-    )
-
-
-def _grid(models: dict[str, tuple[int, ...]], data: Data, train: Train, codecs: tuple[str, ...]) -> tuple[Run, ...]:
-    """Per model and TP size: the baseline with two seeds (the second is the noise band), then every codec."""
-    arms = [("none", 1), ("none", 2), *((c, 1) for c in codecs)]
-    return tuple(
-        _accuracy(model, ways, codec, seed, data, train)
-        for model, all_ways in models.items()
-        for ways in all_ways
-        for codec, seed in arms
-    )
-
-
-MINI_ACCURACY = _grid({"gpt-mini": (2, 4), "qwen-mini": (2, 4)}, MINI_DATA, MINI_TRAIN, TP_CODECS)
-
-
-def _variant(base: str, name: str, **changes) -> GroupCodec:
-    return replace(PRESETS[base], name=name, **changes)
-
-
-# One change at a time around the paper's codec and around ours; then one direction at a time.
-ABLATION_POLICIES: dict[str, Policy] = {
-    c.name: Policy(tp_forward=c, tp_backward=c)
-    for c in (
-        _variant("taco", "taco-unrotated", rotation="none"),
-        _variant("taco", "taco-signed", rotation="signed"),
-        _variant("taco", "taco-one-scale", adaptive_scale=False),
-        _variant("taco", "taco-g256", group=256),
-        _variant("taco", "taco-stochastic", rounding="stochastic"),
-        _variant("int8", "int8-unrotated", rotation="none"),
-        _variant("int4", "int4-unrotated", rotation="none"),
-    )
-} | {
-    "int4-forward": policy(tp_forward="int4"),
-    "int4-backward": policy(tp_backward="int4"),
-    "taco-forward": policy(tp_forward="taco"),
-    "taco-backward": policy(tp_backward="taco"),
-}
+MINI_ACCURACY = grid({"gpt-mini": (2, 4), "qwen-mini": (2, 4)}, MINI_DATA, MINI_TRAIN, TP_CODECS)
 
 
 def _ablation(model: str, ways: int, data: Data, train: Train) -> tuple[Run, ...]:
@@ -170,9 +108,6 @@ MINI_CAPTURE = ("gpt-mini-vtp4-none-s1", "qwen-mini-vtp4-none-s1")
 
 # --- full size: GPUs ------------------------------------------------------------------------------
 
-FULL_DATA = Data(corpus="data/english-mix", seq=1024)
-FULL_TRAIN = Train(steps=200, batch=16, lr=6e-4, min_lr=6e-5, warmup=20, dtype="bfloat16", eval_batches=16)
-FULL_ACCURACY = _grid({"gpt-125m": (2, 4), "qwen-0.5b-tp8": (2, 4)}, FULL_DATA, FULL_TRAIN, TP_CODECS)
 FULL_ABLATION = _ablation("gpt-125m", 2, FULL_DATA, FULL_TRAIN)
 FULL_THREED = tuple(
     replace(

@@ -1,0 +1,170 @@
+"""The runs that say what compression costs in loss, at full size, and in which order they are worth their time.
+
+    <model>-vtp<ranks>-<arm>[-code][-33m | -100m]-s<seed>
+
+The suffix is the corpus (none: English) and the tokens of training (none: 3.3 M, a look). All runs of one budget and
+seed start from the same weights and see the same data, so arms are compared in pairs; `controls` of the same seed
+compress nothing and say how far chance alone goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from taco.config import Data, Parallel, Run, Train
+from taco.recipes.arms import ARMS, TP_CODECS, controls
+from taco.recipes.models import MODELS
+from taco.recipes.names import by_name
+
+ENGLISH, CODE = "data/english-mix", "data/source-code"
+WAYS = 4
+SEEDS = (1, 2, 3)
+
+FULL_DATA = Data(corpus=ENGLISH, seq=1024)
+FULL_TRAIN = Train(steps=200, batch=16, lr=6e-4, min_lr=6e-5, warmup=20, dtype="bfloat16", eval_batches=16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How long and on what a run trains. suffix: of its name."""
+
+    suffix: str
+    data: Data
+    train: Train
+
+
+def _longer(steps: int, warmup: int) -> Train:
+    more = {"eval_every": 500, "checkpoint_every": 500, "monitor_every": 1000, "generate": 32}
+    return replace(FULL_TRAIN, steps=steps, warmup=warmup, **more)
+
+
+# both held-out splits are evaluated, the other domain's after the last step
+_ENGLISH, _CODE = replace(FULL_DATA, other=CODE), replace(FULL_DATA, corpus=CODE, other=ENGLISH)
+_SCREEN, _FINAL = _longer(2000, 100), _longer(6104, 200)  # 32.8 M and 100.0 M tokens
+LOOK = Budget(suffix="", data=FULL_DATA, train=FULL_TRAIN)
+SCREEN = Budget(suffix="-33m", data=_ENGLISH, train=_SCREEN)
+FINAL = Budget(suffix="-100m", data=_ENGLISH, train=_FINAL)
+CODE_SCREEN = Budget(suffix="-code-33m", data=_CODE, train=_SCREEN)
+CODE_FINAL = Budget(suffix="-code-100m", data=_CODE, train=_FINAL)
+
+
+def unique(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """The runs without repetitions. Raises ValueError for two different ones of one name."""
+    return tuple(by_name(*dict.fromkeys(runs)).values())
+
+
+def arm(model: str, ways: int, name: str, seed: int, data: Data, train: Train, suffix: str = "") -> Run:
+    """The run of one of ARMS."""
+    return Run(
+        name=f"{model}-vtp{ways}-{name}{suffix}-s{seed}",
+        model=MODELS[model],
+        parallel=Parallel(virtual_tp=ways),
+        policy=ARMS[name],
+        data=data,
+        train=replace(train, seed=seed),
+    )
+
+
+def grid(models: dict[str, tuple[int, ...]], data: Data, train: Train, codecs: tuple[str, ...]) -> tuple[Run, ...]:
+    """Per model and TP size: the baseline with two seeds (the second is the noise band), then every codec."""
+    arms = [("none", 1), ("none", 2), *((c, 1) for c in codecs)]
+    return tuple(
+        arm(model, ways, codec, seed, data, train)
+        for model, all_ways in models.items()
+        for ways in all_ways
+        for codec, seed in arms
+    )
+
+
+def _arms(model: str, names: Iterable[str], seeds: Iterable[int], budget: Budget) -> tuple[Run, ...]:
+    """Seed by seed, so that a stop in the middle leaves whole pairs."""
+    return tuple(
+        arm(model, WAYS, name, seed, budget.data, budget.train, budget.suffix) for seed in seeds for name in names
+    )
+
+
+def _controls(model: str, grids: tuple[int, ...], seeds: Iterable[int], budget: Budget) -> tuple[Run, ...]:
+    return tuple(
+        Run(
+            name=f"{model}-{name}{budget.suffix}-s{seed}",
+            model=MODELS[model],
+            parallel=parallel,
+            policy=ARMS["none"],
+            data=budget.data,
+            train=replace(budget.train, seed=seed),
+        )
+        for seed in seeds
+        for name, parallel in controls(WAYS, grids).items()
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A part of the queue. why: what is known after it that was not known before."""
+
+    name: str
+    why: str
+    runs: tuple[Run, ...]
+
+
+GPT, QWEN = "gpt-125m", "qwen-0.5b-tp8"
+# fewer bytes at a loss that looks like the baseline's; the paper's codec and its rival; what the paper implies
+NEAR = ("taco", "int8", "int6", "fp8", "int8-int4")
+FINALISTS = (*NEAR, "int6-int4", "tahquant")
+_REST = tuple(name for name in ARMS if name not in ("none", *NEAR))
+
+QUEUE: tuple[Stage, ...] = (
+    Stage(
+        name="controls",
+        why="whether a baseline is low by chance: runs that compress nothing and differ by rounding alone",
+        runs=_arms(GPT, ("none",), SEEDS, LOOK) + _controls(GPT, (1, 2, 3), SEEDS, LOOK),
+    ),
+    Stage(
+        name="pairs",
+        why="the arms nearest to the baseline at three seeds",
+        runs=_arms(GPT, NEAR, SEEDS, LOOK),
+    ),
+    Stage(name="looks", why="every arm once, cheaply: what need not be screened", runs=_arms(GPT, _REST, (1,), LOOK)),
+    Stage(
+        name="screen",
+        why="the arms nearest to the baseline at ten times the tokens, with controls",
+        runs=_arms(GPT, ("none", *NEAR), (1,), SCREEN)
+        + _controls(GPT, (2,), (1,), SCREEN)
+        + _arms(GPT, ("none", *NEAR), (2,), SCREEN),
+    ),
+    Stage(
+        name="screen-code",
+        why="whether the second domain ranks the arms alike",
+        runs=_arms(GPT, ("none", *NEAR), (1,), CODE_SCREEN) + _controls(GPT, (2,), (1,), CODE_SCREEN),
+    ),
+    Stage(
+        name="screen-qwen",
+        why="whether the second architecture ranks the arms alike",
+        runs=_arms(QWEN, ("none", *NEAR, "tahquant"), (1,), SCREEN) + _controls(QWEN, (2,), (1,), SCREEN),
+    ),
+    Stage(name="screen-rest", why="every other arm at the screening budget", runs=_arms(GPT, _REST, (1,), SCREEN)),
+    Stage(
+        name="finals",
+        why="the finalists at three seeds and 100 M tokens",
+        runs=_arms(GPT, ("none", *FINALISTS), SEEDS, FINAL) + _controls(GPT, (2,), SEEDS, FINAL),
+    ),
+    Stage(
+        name="finals-qwen",
+        why="the finalists on the second architecture",
+        runs=_arms(QWEN, ("none", *FINALISTS), SEEDS, FINAL) + _controls(QWEN, (2,), (1,), FINAL),
+    ),
+    Stage(
+        name="finals-code",
+        why="the finalists on the second domain",
+        runs=_arms(GPT, ("none", *FINALISTS), SEEDS, CODE_FINAL),
+    ),
+)
+
+# Every model at two TP sizes with every codec; then what the queue adds.
+FULL_ACCURACY = unique(
+    (
+        *grid({GPT: (2, 4), QWEN: (2, 4)}, FULL_DATA, FULL_TRAIN, TP_CODECS),
+        *(run for stage in QUEUE for run in stage.runs),
+    )
+)

@@ -1,0 +1,89 @@
+"""What is compared on tensor-parallel traffic: ARMS (name -> Policy), and CONTROLS that compress nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taco.config import GroupCodec, Parallel, Policy
+from taco.recipes.codecs import PRESETS, policy
+from taco.recipes.names import by_name
+
+# Every preset that is compared in both directions.
+TP_CODECS = (
+    "taco",
+    "taco-e5m2",
+    "int8",
+    "int6",
+    "int4",
+    "fp8",
+    "fp8-cast",
+    "fp8-tensor",
+    "mxfp8",
+    "sdp4bit-gradient",
+    "tahquant",
+    "flash-int8",
+    "flash-int4",
+)
+
+
+def _variant(base: str, name: str, **changes) -> GroupCodec:
+    return replace(PRESETS[base], name=name, **changes)
+
+
+# A preset with one field changed.
+VARIANTS: dict[str, GroupCodec] = by_name(
+    _variant("taco", "taco-unrotated", rotation="none"),
+    _variant("taco", "taco-signed", rotation="signed"),
+    _variant("taco", "taco-one-scale", adaptive_scale=False),
+    _variant("taco", "taco-g256", group=256),
+    _variant("taco", "taco-stochastic", rounding="stochastic"),
+    _variant("int8", "int8-unrotated", rotation="none"),
+    _variant("int8", "int8-stochastic", rounding="stochastic"),
+    _variant("int6", "int6-stochastic", rounding="stochastic"),
+    _variant("int4", "int4-unrotated", rotation="none"),
+    _variant("int4", "int4-stochastic", rounding="stochastic"),
+)
+
+# Forward codec, backward codec. Which direction needs more bits decides what may be sent with fewer.
+SPLITS: dict[str, tuple[str, str]] = {
+    "int8-int6": ("int8", "int6"),
+    "int8-int4": ("int8", "int4"),
+    "int6-int4": ("int6", "int4"),
+    "int4-int8": ("int4", "int8"),
+}
+
+
+def _both(*names: str) -> dict[str, Policy]:
+    return {name: policy(tp=VARIANTS.get(name, name)) for name in names}
+
+
+# Around the paper's codec and around ours one change at a time; then one direction at a time.
+ABLATION_POLICIES: dict[str, Policy] = _both(
+    "taco-unrotated", "taco-signed", "taco-one-scale", "taco-g256", "taco-stochastic", "int8-unrotated",
+    "int4-unrotated",
+) | {
+    "int4-forward": policy(tp_forward="int4"),
+    "int4-backward": policy(tp_backward="int4"),
+    "taco-forward": policy(tp_forward="taco"),
+    "taco-backward": policy(tp_backward="taco"),
+}  # fmt: skip
+
+STOCHASTIC = ("taco-stochastic", "int8-stochastic", "int6-stochastic", "int4-stochastic")
+
+# Name -> what tensor-parallel messages are coded with. 'none' is the baseline.
+ARMS: dict[str, Policy] = (
+    _both("none", *TP_CODECS, "int8-tensor", "int8-unrotated", "int4-unrotated", *STOCHASTIC)
+    | {name: policy(tp_forward=forward, tp_backward=backward) for name, (forward, backward) in SPLITS.items()}
+    | {"int8-int4-stochastic": policy(tp_forward="int8", tp_backward=VARIANTS["int4-stochastic"])}
+)
+
+
+def controls(ways: int, grids: tuple[int, ...]) -> dict[str, Parallel]:
+    """Grids that compress nothing and differ from `ways` virtual ranks by rounding alone, by the name of their runs.
+
+    At the same seed they start from the same weights and see the same data as the baseline, so that how far their
+    losses are apart is chance. grids: other numbers of ranks, 1 for none.
+    """
+    return {f"vtp{n}-none": Parallel(virtual_tp=n) for n in grids} | {
+        f"vtp{ways}-none-{order}": Parallel(virtual_tp=ways, virtual_sum=order) for order in ("reversed", "stepwise")
+    }

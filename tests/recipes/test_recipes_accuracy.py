@@ -1,0 +1,87 @@
+"""The accuracy runs: arms are what their names say, controls compress nothing, old logs keep their recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taco.config import NONE, run_from_dict
+from taco.log import read
+from taco.recipes import ARMS, EXPERIMENTS, PRESETS, QUEUE, RUNS, accuracy, preset
+from taco.recipes.arms import SPLITS, STOCHASTIC
+
+LOGGED = sorted((Path(__file__).parents[2] / "results" / "logged").glob("*-s[0-9].jsonl"))
+
+
+def payload_bits(codec) -> int:
+    return int(codec.payload[-1])
+
+
+def test_arms_are_named_after_what_they_send():
+    for name, chosen in ARMS.items():
+        if name in PRESETS:
+            assert chosen.tp_forward == chosen.tp_backward == preset(name)
+    for name, (forward, backward) in SPLITS.items():
+        assert name == f"{forward}-{backward}"
+        assert (ARMS[name].tp_forward, ARMS[name].tp_backward) == (preset(forward), preset(backward))
+    for name in STOCHASTIC:
+        assert ARMS[name].tp_forward.rounding == "stochastic"
+        assert ARMS[name].tp_forward.payload == preset(name.removesuffix("-stochastic")).payload
+    assert ARMS["int8-unrotated"].tp_backward.rotation == "none"
+    assert ARMS["int8-int4-stochastic"].tp_backward.rounding == "stochastic"
+
+
+def test_every_pair_of_directions_that_decides_the_bits_is_there():
+    bits = {(8, 8), (8, 6), (8, 4), (6, 6), (6, 4), (4, 8)}
+    names = ("int8", "int6", *SPLITS)
+    assert {(payload_bits(ARMS[n].tp_forward), payload_bits(ARMS[n].tp_backward)) for n in names} == bits
+
+
+def test_compressed_runs_and_their_baseline_differ_in_name_and_policy_alone():
+    for stage in QUEUE:
+        for run in stage.runs:
+            if run.policy.tp_forward == NONE or run.name.startswith("gpt-mini"):
+                continue
+            twins = [r for r in stage.runs if r.policy == ARMS["none"]] or list(RUNS.values())
+            same = [r for r in twins + list(RUNS.values()) if r.policy == ARMS["none"]]
+            shared = [r for r in same if all(getattr(r, k) == getattr(run, k) for k in ("model", "parallel", "data"))]
+            assert any(r.train == run.train for r in shared), run.name
+
+
+def test_controls_compress_nothing_and_share_data_and_schedule_with_a_baseline():
+    names = [run.name for run in QUEUE[0].runs]
+    assert names[:3] == [f"gpt-125m-vtp4-none-s{seed}" for seed in accuracy.SEEDS]
+    for run in QUEUE[0].runs[3:]:
+        base = RUNS[f"gpt-125m-vtp4-none-s{run.train.seed}"]
+        assert run.policy == base.policy == ARMS["none"]
+        assert (run.model, run.data, run.train) == (base.model, base.data, base.train)
+        assert run.parallel != base.parallel
+    grids = {(run.parallel.virtual_tp, run.parallel.virtual_sum) for run in QUEUE[0].runs[3:]}
+    assert grids == {(1, "once"), (2, "once"), (3, "once"), (4, "reversed"), (4, "stepwise")}
+
+
+def test_budgets_are_the_tokens_their_names_say():
+    for budget, tokens in ((accuracy.SCREEN, 33e6), (accuracy.FINAL, 100e6), (accuracy.CODE_SCREEN, 33e6)):
+        assert budget.train.steps * budget.train.batch * budget.data.seq == pytest.approx(tokens, rel=0.01)
+    assert {accuracy.FINAL.data.corpus, accuracy.FINAL.data.other} == {accuracy.ENGLISH, accuracy.CODE}
+    assert accuracy.CODE_FINAL.data.other == accuracy.ENGLISH
+
+
+def test_the_queue_is_made_of_runs_of_the_accuracy_experiment():
+    queued = {run.name for stage in QUEUE for run in stage.runs}
+    assert queued <= set(EXPERIMENTS["accuracy"].runs("fresh"))
+    assert all(RUNS[run.name] == run for stage in QUEUE for run in stage.runs)
+
+
+@pytest.mark.parametrize("path", LOGGED, ids=lambda path: path.stem)
+def test_a_kept_log_still_is_the_log_of_its_recipe(path: Path):
+    assert run_from_dict(read(path).header["config"]) == RUNS[path.stem]
+
+
+def test_two_runs_of_one_name_are_refused():
+    run = next(iter(RUNS.values()))
+    assert accuracy.unique([run, run]) == (run,)
+    other = RUNS["gpt-125m-vtp4-int8-s1"]
+    with pytest.raises(ValueError, match="twice"):
+        accuracy.unique([run, type(run)(name=run.name, model=other.model)])

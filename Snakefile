@@ -23,10 +23,10 @@ min_version("9.19")
 shell.prefix(f"export PATH={Path(sys.executable).parent}:$PATH OMP_NUM_THREADS=1; ")
 
 LIBRARY = "kernels/build/libtaco.so"
-CORPORA = {"mini": "data/sotu-mini/meta.json", "fresh": "data/english-mix/meta.json"}
-CAPTURED = {run for source in CORPORA for run in recipes.captures(source)}
+SOURCES = ("mini", "fresh")  # whose logs are made here
+CAPTURED = {run for source in SOURCES for run in recipes.captures(source)}
 SCALING = recipes.EXPERIMENTS["scaling"]
-TIMED = {run for source in CORPORA for run in SCALING.runs(source)}
+TIMED = {run for source in SOURCES for run in SCALING.runs(source)}
 TIMES = recipes.GPU_MEASURES
 PRESETS = [to_dict(codec) for codec in recipes.PRESETS.values()]
 
@@ -37,10 +37,12 @@ def canonical(value):
 
 
 def logs(source, experiment):
-    """The logs of a table. Of `logged` those that are there: a missing one leaves its row out, and the table says so."""
-    names = recipes.EXPERIMENTS[experiment].logs(source)
-    paths = [f"results/{source}/{name}.jsonl" for name in names]
-    return [p for p in paths if source != "logged" or Path(p).exists()]
+    """The logs of a table. Of `logged` and of queued runs those that are there: the table says which are missing."""
+    asked = recipes.EXPERIMENTS[experiment].logs(source)
+    names = [*asked, *recipes.EXPERIMENTS[experiment].optional(source)]
+    paths = {name: f"results/{source}/{name}.jsonl" for name in names}
+    made = set(asked) if source != "logged" else set()
+    return [p for name, p in paths.items() if name in made or Path(p).exists()]
 
 
 def captures(source):
@@ -64,6 +66,12 @@ def launcher(wildcards):
     torchrun = f"torchrun --standalone --nproc-per-node {ranks}"
     forked = " --start-method fork --run-path taco/__main__.py"
     return torchrun + (forked if wildcards.source == "mini" else " -m taco")
+
+
+def corpora_of(wildcards):
+    """The prepared texts that a run reads."""
+    data = recipes.RUNS[wildcards.run].data
+    return [f"{folder}/meta.json" for folder in (data.corpus, data.other) if folder]
 
 
 def recipe_of(wildcards):
@@ -132,7 +140,7 @@ rule kernels:
 rule corpus_mini:
     """The State of the Union texts of this repository as tokens."""
     output:
-        CORPORA["mini"],
+        "data/sotu-mini/meta.json",
     log:
         "logs/corpus-mini.log",
     conda:
@@ -142,14 +150,16 @@ rule corpus_mini:
 
 
 rule corpus_fresh:
-    """The user's text for full-size runs (ARTIFACT.md says which) in GPT-2's tokens."""
+    """A text for full-size runs (ARTIFACT.md says which) in GPT-2's tokens."""
     input:
-        text="data/raw/english-mix.txt.xz",
+        text="data/raw/{corpus}.txt.xz",
         tokenizer="data/raw/gpt2",
     output:
-        CORPORA["fresh"],
+        "data/{corpus}/meta.json",
     log:
-        "logs/corpus-fresh.log",
+        "logs/corpus-{corpus}.log",
+    wildcard_constraints:
+        corpus="english-mix|source-code",
     conda:
         "envs/conda.yaml"
     threads: workflow.cores or 8
@@ -161,7 +171,7 @@ rule corpus_fresh:
 rule train:
     """One training run, real ranks under torchrun."""
     input:
-        lambda wildcards: CORPORA[wildcards.source],
+        corpora_of,
     output:
         "results/{source}/{run}.jsonl",
     log:
@@ -184,7 +194,7 @@ rule train:
 rule train_captured:
     """A run that also keeps the tensors of one step, for the measurements on real data."""
     input:
-        lambda wildcards: CORPORA[wildcards.source],
+        corpora_of,
     output:
         log="results/{source}/{run}.jsonl",
         captures="results/{source}/captures/{run}.safetensors",

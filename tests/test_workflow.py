@@ -107,6 +107,30 @@ def test_a_captured_run_keeps_its_tensors(plan: list[dict]) -> None:
         assert tensors in command(plan, "results/mini/distribution.jsonl")
 
 
+def test_queued_runs_are_read_where_they_are_and_never_asked_for(checkout: Path) -> None:
+    first, second = recipes.EXPERIMENTS["accuracy"].queued[:2]
+    log = checkout / "results" / "logged" / f"{first}.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_text("{}\n")
+    made = outputs(planned(checkout, "results/logged/accuracy.csv"))
+    assert made == {"results/logged/accuracy.csv"}
+    (checkout / "data" / "raw" / "gpt2").mkdir(parents=True)
+    for corpus in ("english-mix", "source-code"):
+        (checkout / "data" / "raw" / f"{corpus}.txt.xz").write_text("")
+    made = outputs(planned(checkout, "results/fresh/accuracy.csv"))
+    assert f"results/fresh/{recipes.EXPERIMENTS['accuracy'].full[0]}.jsonl" in made
+    assert not {f"results/fresh/{name}.jsonl" for name in (first, second)} & made
+
+
+def test_a_run_waits_for_the_texts_it_reads(checkout: Path) -> None:
+    name = next(n for n in recipes.EXPERIMENTS["accuracy"].queued if recipes.RUNS[n].data.other)
+    (checkout / "data" / "raw" / "gpt2").mkdir(parents=True)
+    for corpus in ("english-mix", "source-code"):
+        (checkout / "data" / "raw" / f"{corpus}.txt.xz").write_text("")
+    made = outputs(planned(checkout, f"results/fresh/{name}.jsonl"))
+    assert {"data/english-mix/meta.json", "data/source-code/meta.json"} <= made
+
+
 def test_logged_tables_are_made_from_the_logs_that_are_there(checkout: Path) -> None:
     experiment = recipes.EXPERIMENTS["accuracy"]
     log = checkout / "results" / "logged" / f"{experiment.full[0]}.jsonl"

@@ -38,6 +38,12 @@ def cell(value: Any) -> str:
     return str(value)
 
 
+def distinct(values: Iterable[Any]) -> str:
+    """The values but empty ones, each once, in order; of more than four the first and how many more there are."""
+    found = sorted({cell(value) for value in values} - {""})
+    return "; ".join(found) if len(found) <= 4 else f"{found[0]} and {len(found) - 1} more"
+
+
 def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Row]) -> Path:
     """Write `rows` under `columns`, in the order given. Raises `ValueError` for a row with an unknown column."""
     path = Path(path)

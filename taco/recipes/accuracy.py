@@ -161,10 +161,6 @@ QUEUE: tuple[Stage, ...] = (
     ),
 )
 
-# Every model at two TP sizes with every codec; then what the queue adds.
-FULL_ACCURACY = unique(
-    (
-        *grid({GPT: (2, 4), QWEN: (2, 4)}, FULL_DATA, FULL_TRAIN, TP_CODECS),
-        *(run for stage in QUEUE for run in stage.runs),
-    )
-)
+# Every model at two TP sizes with every codec, and what the queue adds.
+FULL_ACCURACY = grid({GPT: (2, 4), QWEN: (2, 4)}, FULL_DATA, FULL_TRAIN, TP_CODECS)
+QUEUED = unique((*FULL_ACCURACY, *(run for stage in QUEUE for run in stage.runs)))[len(FULL_ACCURACY) :]

@@ -20,15 +20,16 @@ SOURCES = ("mini", "logged", "fresh")
 class Experiment:
     """One table and its figure.
 
-    mini, full: names of training runs (full serves both `logged` and `fresh`). measures: names of
-    measurement logs; gpu_measures: of those that need a GPU, which only `logged` and `fresh` have. All are read from
-    results/<source>/<name>.jsonl.
+    mini, full: names of training runs (full serves both `logged` and `fresh`). queued: runs beside `full` that count
+    where somebody has run them; without a log they have no row. measures: names of measurement logs; gpu_measures: of
+    those that need a GPU, which only `logged` and `fresh` have. All are read from results/<source>/<name>.jsonl.
     """
 
     name: str
     title: str
     mini: tuple[str, ...] = ()
     full: tuple[str, ...] = ()
+    queued: tuple[str, ...] = ()
     measures: tuple[str, ...] = ()
     gpu_measures: tuple[str, ...] = ()
 
@@ -40,8 +41,12 @@ class Experiment:
         """Names of a source's measurement logs."""
         return self.measures + (self.gpu_measures if source != "mini" else ())
 
+    def optional(self, source: str) -> tuple[str, ...]:
+        """Names of runs whose logs the table reads where they exist."""
+        return self.queued if source != "mini" else ()
+
     def logs(self, source: str) -> tuple[str, ...]:
-        """Names of every log that the table reads; none if the source does not have this experiment."""
+        """Names of every log that the table asks for; none if the source does not have this experiment."""
         return self.measured(source) + self.runs(source)
 
 
@@ -66,6 +71,14 @@ EXPERIMENTS: dict[str, Experiment] = by_name(
         title="Validation loss by tensor-parallel codec",
         mini=_names(runs.MINI_ACCURACY),
         full=_names(runs.FULL_ACCURACY),
+        queued=_names(runs.QUEUED),
+    ),
+    Experiment(
+        name="pareto",
+        title="What each policy costs in loss and saves in bytes, over the pairs of runs there are",
+        mini=_names(runs.MINI_ACCURACY),
+        full=_names(runs.FULL_ACCURACY),
+        queued=_names(runs.QUEUED),
     ),
     Experiment(
         name="threed",

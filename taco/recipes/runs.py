@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taco.config import Data, Parallel, Run, Train
-from taco.recipes.accuracy import FULL_ACCURACY, FULL_DATA, FULL_TRAIN, grid
+from taco.recipes.accuracy import FULL_ACCURACY, FULL_DATA, FULL_TRAIN, QUEUED, grid
 from taco.recipes.arms import ABLATION_POLICIES, TP_CODECS
 from taco.recipes.codecs import policy
 from taco.recipes.models import MODELS
@@ -134,5 +134,5 @@ FULL_CAPTURE = ("gpt-125m-vtp4-none-s1",)
 
 RUNS: dict[str, Run] = by_name(
     *MINI_ACCURACY, *MINI_ABLATION, *MINI_THREED, *MINI_SCALING,
-    *FULL_ACCURACY, *FULL_ABLATION, *FULL_THREED, *FULL_SCALING,
+    *FULL_ACCURACY, *QUEUED, *FULL_ABLATION, *FULL_THREED, *FULL_SCALING,
 )  # fmt: skip

@@ -111,8 +111,11 @@ def test_high_tp(rows: list[dict], verdict: str, tmp_path: Path):
     assert judge("high-tp", tmp_path, rows).verdict == verdict
 
 
-def loss(codec: str, delta: float, band: float = math.nan, model: str = "m", seed: int = 1) -> dict:
+def loss(
+    codec: str, delta: float, band: float = math.nan, model: str = "m", seed: int = 1, control: float = math.nan
+) -> dict:
     row = {"part": "final", "codec": codec, "model": model, "tp": 2, "delta_pct": delta, "noise_band_pct": band}
+    row |= {"corpus": "text", "planned_tokens": 1000, "control_band_pct": control}
     return row | {"seed": seed, "val_loss": 2.0}
 
 

@@ -70,7 +70,10 @@ def test_budgets_are_the_tokens_their_names_say():
 
 def test_the_queue_is_made_of_runs_of_the_accuracy_experiment():
     queued = {run.name for stage in QUEUE for run in stage.runs}
-    assert queued <= set(EXPERIMENTS["accuracy"].runs("fresh"))
+    accuracy_runs = EXPERIMENTS["accuracy"]
+    assert queued <= {*accuracy_runs.runs("fresh"), *accuracy_runs.optional("fresh")}
+    assert accuracy_runs.optional("mini") == ()
+    assert not {*accuracy_runs.optional("logged")} & {*accuracy_runs.logs("logged")}
     assert all(RUNS[run.name] == run for stage in QUEUE for run in stage.runs)
 
 

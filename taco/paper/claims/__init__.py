@@ -11,7 +11,7 @@ from pathlib import Path
 
 from taco.paper.claims import artifact
 from taco.paper.claims.rules import RULES, Tables, Verdict
-from taco.paper.table import Cells, Row, write_table
+from taco.paper.table import Row, distinct, write_table
 from taco.paper.tables.load import PROVENANCE
 from taco.recipes import SOURCES
 from taco.recipes.claims import CLAIMS, Claim
@@ -35,15 +35,9 @@ def _row(claim: Claim, found: Verdict) -> Row:
         "threshold": claim.threshold, "reason": found.reason, "statement": claim.statement,
         "paper_value": claim.paper_value, "source_of_claim": claim.source,
         "experiment": claim.experiment, "method": claim.method,
-        "kind": "measured", **{column: _distinct(found.rows, column) for column in PROVENANCE if column != "kind"},
+        **{column: distinct(r[column] for r in found.rows) for column in PROVENANCE}, "kind": "measured",
         "status": "measured" if found.rows else "missing",
     }  # fmt: skip
-
-
-def _distinct(rows: list[Cells], column: str) -> str:
-    """The values of the rows behind a verdict, each once; of more than four the first and how many there are."""
-    values = sorted({r[column] for r in rows} - {""})
-    return "; ".join(values) if len(values) <= 4 else f"{values[0]} and {len(values) - 1} more"
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:

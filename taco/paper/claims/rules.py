@@ -81,12 +81,19 @@ def fused_operator(claim: Claim, tables: Tables) -> Verdict:
 # --- accuracy ---------------------------------------------------------------------------------------
 
 
+PAIRED = ("model", "tp", "corpus", "planned_tokens", "seed")
+"""Columns in which two runs of `accuracy` agree that are compared."""
+
+
 def _band(rows: list[Cells]) -> float:
-    return max((number(r["noise_band_pct"]) for r in finite(rows, "noise_band_pct")), default=math.nan)
+    """The larger of what another seed and what rounding alone do to the loss."""
+    columns = ("noise_band_pct", "control_band_pct")
+    return max((number(r[c]) for c in columns for r in finite(rows, c)), default=math.nan)
 
 
 def _band_words(band: float) -> str:
-    return "no second seed gives a noise band" if math.isnan(band) else f"seeds alone differ by {band:.2f}%"
+    words = f"seeds or rounding alone change it by {band:.2f}%"
+    return "no second seed or control gives a noise band" if math.isnan(band) else words
 
 
 def _judge_losses(ok: bool, value: float, words: str, rows: list[Cells]) -> Verdict:
@@ -125,7 +132,7 @@ def near_lossless(claim: Claim, tables: Tables) -> Verdict:
 def better_than_tahquant(claim: Claim, tables: Tables) -> Verdict:
     """Mean difference of the two changes; it must leave the seeds' noise to be a verdict."""
     runs = finite(tables.rows("accuracy", part="final"), "delta_pct")
-    taco, tah = ({(r["model"], r["tp"], r["seed"]): r for r in runs if r["codec"] == c} for c in ("taco", "tahquant"))
+    taco, tah = ({tuple(r[k] for k in PAIRED): r for r in runs if r["codec"] == c} for c in ("taco", "tahquant"))
     shared = sorted(set(taco) & set(tah))
     if not shared:
         return absent("pair of runs with taco and tahquant")

@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib
 
 from taco.paper import style
-from taco.paper.figures import ablation, codecs, collective, rules, speed, training
+from taco.paper.figures import ablation, codecs, collective, pareto, rules, speed, training
 from taco.paper.table import read_table
 from taco.paper.tables.load import experiment
 
@@ -15,6 +15,7 @@ FIGURES = {
     "codec_fidelity": codecs.codec_fidelity,
     "distribution": codecs.distribution,
     "accuracy": training.accuracy,
+    "pareto": pareto.pareto,
     "threed": training.threed,
     "scaling": training.scaling,
     "ablation": ablation.ablation,

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from taco.paper import style
 from taco.paper.table import Cells, number
 
-BAND = "#E8E8E8"
+BAND, CHANCE = "#E8E8E8", "#CFCFCF"
+MOST_PANELS = 5
 
 
 # how a shape's label names the transport of its recipe
@@ -21,38 +22,52 @@ def _unique(values) -> list:
     return list(dict.fromkeys(values))
 
 
+def places_of(rows: list[Cells]) -> list[tuple[str, ...]]:
+    """The model, TP size, corpus and tokens of training of the rows, each once."""
+    return _unique(tuple(r[k] for k in ("model", "tp", "corpus", "planned_tokens")) for r in rows)
+
+
+def budget_words(place: tuple[str, ...]) -> str:
+    """How a figure calls one of `places_of`."""
+    model, ways, corpus, tokens = place
+    return f"{model}, TP {ways}, {number(tokens) / 1e6:.2g} M tokens, {corpus}"
+
+
 def accuracy(rows: list[Cells]) -> Figure:
-    """Top: change of the validation loss by codec, a panel per model and TP size. Bottom: training loss by step."""
+    """Top: change of the validation loss by codec, a panel per model, TP size, corpus and budget. Bottom: training loss
+    by step. A panel needs a compressed run, unless no run has a log."""
     final = [r for r in rows if r["part"] == "final" and r["kind"] == "measured"]
     curves = [r for r in rows if r["part"] == "curve"]
-    places = _unique((r["model"], r["tp"]) for r in final)
-    codecs = _unique(r["codec"] for r in final if r["codec"] != "none")
+    places = places_of([r for r in final if r["status"] == "measured" and r["codec"] != "none"]) or places_of(final)
+    places = places[:MOST_PANELS]
+    codecs = _unique(r["codec"] for r in final if r["codec"] != "none" and places_of([r])[0] in places)
     if not places:
-        return _nothing(rows)
+        return nothing(rows)
     fig = style.figure(2.9 + 0.17 * len(codecs))
     ratios = (0.5 + 0.17 * len(codecs), 1.4)
     body = fig.subfigures()  # the legend stands outside of it, below the title
     axes = body.subplots(2, len(places), sharey="row", squeeze=False, height_ratios=ratios)
     published = {r["codec"]: number(r["delta_pct"]) for r in rows if r["kind"] == "paper"}
     for top, bottom, place in zip(axes[0], axes[1], places, strict=True):
-        _deltas(top, [r for r in final if (r["model"], r["tp"]) == place], codecs, published)
-        top.set_title(f"{place[0]}, TP {place[1]}")
-        _curves(bottom, [r for r in curves if (r["model"], r["tp"]) == place])
+        _deltas(top, [r for r in final if places_of([r])[0] == place], codecs, published)
+        top.set_title(budget_words(place).replace(" tokens, ", " tokens\n"), fontsize=7)
+        _curves(bottom, [r for r in curves if places_of([r])[0] == place])
     for tick, codec in zip(axes[0][0].get_yticklabels(), codecs, strict=True):
         tick.set_color(style.colour(codec))
     axes[0][0].set_ylim(len(codecs) - 0.5, -0.5)
     axes[1][0].set_ylabel("Δ training loss, %")
     style.families(axes[0][0])
     axes[0][0].plot([], [], "s", color=BAND, label="noise of the seed")
+    axes[0][0].plot([], [], "s", color=CHANCE, label="of rounding alone")
     axes[0][0].plot(
         [], [], "D", color=style.PAPER, markerfacecolor="white", markersize=3.5, label="published, another model"
     )
-    body.legend(loc="outside upper right", ncols=5, handletextpad=0.1, columnspacing=1.2, fontsize=6.5)
+    body.legend(loc="outside upper right", ncols=6, handletextpad=0.1, columnspacing=1.2, fontsize=6.5)
     style.notes(body, rows)
     return fig
 
 
-def _nothing(rows: list[Cells]) -> Figure:
+def nothing(rows: list[Cells]) -> Figure:
     fig = style.figure(1.2)
     style.empty(fig.subplots(), "no log in this source")
     style.notes(fig, rows)
@@ -63,12 +78,16 @@ def _deltas(ax: Axes, rows: list[Cells], codecs: list[str], published: dict[str,
     bands = [number(r["noise_band_pct"]) for r in rows if not math.isnan(number(r["noise_band_pct"]))]
     if bands:
         ax.axvspan(-bands[0], bands[0], color=BAND, linewidth=0)
+    controls = [number(r["control_band_pct"]) for r in rows if not math.isnan(number(r["control_band_pct"]))]
+    if controls:
+        ax.axvspan(-max(controls), max(controls), color=CHANCE, linewidth=0)
     ax.axvline(0, color="black", linewidth=0.6)
+    measured = {r["codec"] for r in rows if not math.isnan(number(r["delta_pct"]))}
     for r in rows:
         if r["codec"] not in codecs:
             continue
         y, delta = codecs.index(r["codec"]), number(r["delta_pct"])
-        if math.isnan(delta):
+        if r["codec"] not in measured:
             ax.text(0.5, y, "not measured", transform=ax.get_yaxis_transform(), ha="center", va="center", fontsize=5.5,
                     color=style.FAINT)  # fmt: skip
         ax.plot(delta, y, "o", color=style.colour(r["codec"]))
@@ -103,7 +122,7 @@ def threed(rows: list[Cells]) -> Figure:
     """Per arm: MiB one rank sends in a step by axis of the grid, change of the validation loss, speed ratio."""
     arms = [r for r in rows if r["kind"] == "measured"]
     if not arms:
-        return _nothing(rows)
+        return nothing(rows)
     fig = style.figure(1.4 + 0.24 * len(arms))
     wire, loss, speed = fig.subplots(1, 3, sharey=True, width_ratios=(1.9, 1, 1))
     for y, r in enumerate(arms):
@@ -145,7 +164,7 @@ def scaling(rows: list[Cells]) -> Figure:
     """Per shape and codec: MiB one rank sends in a step, communication fraction, speed ratio with its Amdahl bound."""
     runs = [r for r in rows if r["kind"] == "measured"]
     if not runs:
-        return _nothing(rows)
+        return nothing(rows)
     shapes = _unique(_shape(r) for r in runs)
     codecs = _unique(r["codec"] for r in runs)
     fig = style.figure(1.5 + 0.28 * len(shapes))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from taco.paper.table import read_table, write_table
-from taco.paper.tables import ablation, collective, measures, speed, training
+from taco.paper.tables import ablation, collective, measures, pareto, speed, training
 from taco.paper.tables.load import experiment, read_logs
 from taco.recipes import EXPERIMENTS, SOURCES
 
@@ -20,6 +20,7 @@ TABLES = {
     "codec_fidelity": measures.codec_fidelity,
     "distribution": measures.distribution,
     "accuracy": training.accuracy,
+    "pareto": pareto.pareto,
     "threed": training.threed,
     "scaling": training.scaling,
     "ablation": ablation.ablation,

@@ -49,6 +49,7 @@ def read_logs(name: str, folder: Path, source: str) -> Logs:
     """
     chosen = experiment(name)
     runs, missing_runs = _read(chosen.runs(source), folder)
+    runs |= _read(chosen.optional(source), folder)[0]
     for run, found in runs.items():
         _check_run(run, found)
     measures, missing_measures = _read(chosen.measured(source), folder)

@@ -7,6 +7,7 @@ import math
 import statistics
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePath
 
 from taco import log
 from taco.config import ROLES, run_from_dict, to_dict
@@ -71,11 +72,27 @@ class Summary:
     def compressed(self) -> bool:
         return any(self.config["policy"][role]["name"] != "none" for role in ROLES)
 
+    @property
+    def control(self) -> bool:
+        """Whether the run differs from an uncompressed one by how sums are rounded."""
+        return self.config["parallel"]["virtual_sum"] != "once"
+
+    @property
+    def corpus(self) -> str:
+        return PurePath(self.config["data"]["corpus"]).name
+
+    @property
+    def planned_tokens(self) -> int:
+        """Of the whole run, whether or not it has a log."""
+        return self.config["train"]["steps"] * self.config["train"]["batch"] * self.config["data"]["seq"]
+
     def key(self, *, seed: bool = True, parallel: bool = True) -> str:
-        """What two runs must share to be compared: all but name and codecs, and but seed or grid if asked."""
+        """What two runs must share to be compared: all but name, codecs and the rounding of sums, and but seed or grid
+        if asked."""
         train = {k: v for k, v in self.config["train"].items() if seed or k != "seed"}
         parts = {"model": self.config["model"], "data": self.config["data"], "train": train}
-        return json.dumps(parts | ({"parallel": self.config["parallel"]} if parallel else {}), sort_keys=True)
+        grid = {"parallel": self.config["parallel"] | {"virtual_sum": "once"}} if parallel else {}
+        return json.dumps(parts | grid, sort_keys=True)
 
     @property
     def val_loss(self) -> float:
@@ -83,6 +100,18 @@ class Summary:
             return math.nan
         evals = self.log.of("eval")
         return number(self.log.end.get("val_loss", evals[-1]["val_loss"] if evals else None))
+
+    @property
+    def val_accuracy(self) -> float:
+        """Share of held-out tokens that are the most probable ones; NaN in logs that do not say."""
+        evals = self.log.of("eval") if self.log else []
+        return number(evals[-1].get("val_accuracy")) if evals else math.nan
+
+    @property
+    def other(self) -> dict:
+        """The record of the other corpus' held-out text, empty without one."""
+        found = self.log.of("held_out") if self.log else []
+        return found[-1] if found else {}
 
     @property
     def tokens(self) -> int | None:
@@ -142,7 +171,7 @@ def summaries(logs: Logs) -> list[Summary]:
 
 def baseline(run: Summary, runs: list[Summary]) -> Summary | None:
     """The measured uncompressed run that differs from `run` in nothing but its codecs."""
-    same = [r for r in runs if r.log and not r.compressed and r.key() == run.key()]
+    same = [r for r in runs if r.log and not r.compressed and not r.control and r.key() == run.key()]
     return min(same, key=lambda r: r.name) if same else None
 
 
@@ -156,15 +185,36 @@ def delta_pct(run: Summary, base: Summary | None) -> float:
     return change_pct(run.val_loss, base.val_loss) if base else math.nan
 
 
+def control_changes_pct(run: Summary, runs: list[Summary]) -> list[float]:
+    """Changes of validation loss from the baseline of `run`'s grid to uncompressed runs of the same seed that differ by
+    rounding alone: in the grid, or in how sums are rounded; of every seed. Finite ones only."""
+    alike = [r for r in runs if r.log and not r.compressed and _but_grid(r) == _but_grid(run)]
+    changes = []
+    for base in alike:
+        if not base.control and base.key(seed=False) == run.key(seed=False):
+            others = [r for r in alike if r.seed == base.seed and r is not base]
+            changes += [change_pct(r.val_loss, base.val_loss) for r in others]
+    return [change for change in changes if math.isfinite(change)]
+
+
+def control_band_pct(run: Summary, runs: list[Summary]) -> float:
+    """The largest of `control_changes_pct`, whatever its sign: what chance alone does at one seed; NaN without."""
+    return max(map(abs, control_changes_pct(run, runs)), default=math.nan)
+
+
+def _but_grid(run: Summary) -> str:
+    return run.key(seed=False, parallel=False)
+
+
 def noise_band_pct(run: Summary, runs: list[Summary]) -> float:
     """Largest change of validation loss between uncompressed runs that differ in the seed only; NaN with one seed.
 
     Every grid of the same model counts: without compression grids differ by fp32 rounding.
     """
-    wanted = run.key(seed=False, parallel=False)
+    wanted = _but_grid(run)
     losses: dict[int, list[float]] = {}
     for r in runs:
-        if r.log and not r.compressed and r.key(seed=False, parallel=False) == wanted:
+        if r.log and not r.compressed and _but_grid(r) == wanted:
             losses.setdefault(r.seed, []).append(r.val_loss)
     if len(losses) < 2:
         return math.nan

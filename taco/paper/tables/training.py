@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import math
+from pathlib import PurePath
 
 from taco.config import ROLES, TRANSPORTS
 from taco.paper import published as paper
 from taco.paper.table import Row, number
 from taco.paper.tables import summary
 from taco.paper.tables.load import PROVENANCE, Logs, codec_rank, mean, published
-from taco.paper.tables.summary import AXES, SENT, Summary, baseline, change_pct, delta_pct, noise_band_pct, summaries
+from taco.paper.tables.summary import (
+    AXES,
+    SENT,
+    Summary,
+    baseline,
+    change_pct,
+    control_band_pct,
+    delta_pct,
+    noise_band_pct,
+    summaries,
+)
 
 CURVE_POINTS = 20
 """Points of a training-loss curve: each is the mean over an equal span of steps."""
 
 ACCURACY = (
-    "part", "model", "tp", "virtual", "codec", "dtype", "step", "tokens", "train_loss", "val_loss", "delta_pct",
-    "noise_band_pct", "first_quarter_pct", "last_quarter_pct", "wire_ratio", *PROVENANCE,
+    "part", "model", "tp", "virtual", "codec", "virtual_sum", "dtype", "corpus", "planned_tokens", "step", "tokens",
+    "train_loss", "val_loss", "delta_pct", "noise_band_pct", "control_band_pct", "first_quarter_pct",
+    "last_quarter_pct", "val_accuracy", "other_corpus", "other_loss", "other_accuracy", "wire_ratio", *PROVENANCE,
 )  # fmt: skip
 THREED = (
     "model", "tp", "pp", "dp", "compressed", "tp_codec", "dp_codec", "pp_codec", "dtype", "tokens", "val_loss",
@@ -34,7 +46,8 @@ def accuracy(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     """Part `final`: one row a run, and the authors' published losses. Part `curve`: training loss against the baseline.
 
     first_quarter_pct and last_quarter_pct: mean absolute difference of the training loss to the same-seed baseline
-    over the first and the last quarter of the steps.
+    over the first and the last quarter of the steps. control_band_pct: how far uncompressed runs of the baseline's seed
+    are from it that differ by rounding alone; noise_band_pct: how far uncompressed runs of other seeds are.
     """
     runs = summaries(logs)
     final = [_final(r, runs) for r in runs]
@@ -43,7 +56,16 @@ def accuracy(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
 
 
 def _order(row: Row) -> tuple:
-    return row["model"], row["tp"], codec_rank(row["codec"]), row.get("seed") or 0, row["log"], row.get("step", 0)
+    return (
+        row["model"],
+        row["tp"],
+        row["corpus"],
+        row["planned_tokens"],
+        codec_rank(row["codec"]),
+        row.get("seed") or 0,
+        row["log"],
+        row.get("step", 0),
+    )
 
 
 def _published_losses() -> list[Row]:
@@ -58,25 +80,31 @@ def _published_losses() -> list[Row]:
 def _who(run: Summary) -> Row:
     return {
         "model": run.model, "tp": run.ways, "virtual": run.config["parallel"].get("virtual_tp", 1) > 1,
-        "codec": run.tp_codec, "dtype": run.config["train"]["dtype"],
+        "codec": run.tp_codec, "virtual_sum": run.config["parallel"]["virtual_sum"],
+        "dtype": run.config["train"]["dtype"], "corpus": run.corpus, "planned_tokens": run.planned_tokens,
     }  # fmt: skip
 
 
 def _final(run: Summary, runs: list[Summary]) -> Row:
     base = baseline(run, runs)
     first, last = _quarters(run, base)
+    other = run.other
     return {
         "part": "final", **_who(run), "tokens": run.tokens, "val_loss": run.val_loss, "delta_pct": delta_pct(run, base),
-        "noise_band_pct": noise_band_pct(run, runs), "first_quarter_pct": first, "last_quarter_pct": last,
-        "wire_ratio": run.wire_ratio(*AXES["tp"]), **run.provenance(),
+        "noise_band_pct": noise_band_pct(run, runs), "control_band_pct": control_band_pct(run, runs),
+        "first_quarter_pct": first, "last_quarter_pct": last, "val_accuracy": run.val_accuracy,
+        "other_corpus": PurePath(other.get("corpus", "")).name, "other_loss": number(other.get("loss")),
+        "other_accuracy": number(other.get("accuracy")), "wire_ratio": run.wire_ratio(*AXES["tp"]), **run.provenance(),
     }  # fmt: skip
 
 
 def _reference(run: Summary, runs: list[Summary]) -> Summary | None:
     """What a curve is drawn against: the same-seed baseline; for a baseline of another seed, the lowest seed's."""
-    if run.compressed:
+    if run.compressed or run.control:
         return baseline(run, runs)
-    same = [r for r in runs if r.log and not r.compressed and r.key(seed=False) == run.key(seed=False)]
+    same = [
+        r for r in runs if r.log and not r.compressed and not r.control and r.key(seed=False) == run.key(seed=False)
+    ]
     return min(same, key=lambda r: (r.seed, r.name)) if same else None
 
 

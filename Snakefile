@@ -1,11 +1,8 @@
 # The artifact as one graph: kernels, runs, tables, figures, verdicts.
-#
 #   snakemake --cores all           kernels + every mini run + the tables, figures and verdicts of `mini` and `logged`
 #   snakemake --cores all fresh     the full-size runs again, on this machine's GPUs
-#
 # The source of a number is in its path: results/{source}/<run>.jsonl -> results/{source}/<experiment>.csv ->
-# figures/{source}/<experiment>.svg. Logs of `logged` are inputs only: no rule makes one, because Snakemake deletes
-# the outputs of a failed job.
+# figures/{source}/<experiment>.svg. Logs of `logged` are inputs only: Snakemake deletes a failed job's outputs.
 
 import json
 import sys
@@ -23,10 +20,8 @@ min_version("9.19")
 shell.prefix(f"export PATH={Path(sys.executable).parent}:$PATH OMP_NUM_THREADS=1; ")
 
 LIBRARY = "kernels/build/libtaco.so"
-SOURCES = ("mini", "fresh")  # whose logs are made here
-CAPTURED = {run for source in SOURCES for run in recipes.captures(source)}
-SCALING = recipes.EXPERIMENTS["scaling"]
-TIMED = {run for source in SOURCES for run in SCALING.runs(source)}
+CAPTURED = {run for source in recipes.SOURCES for run in recipes.captures(source)}
+TIMED = {run for s in recipes.SOURCES for run in recipes.EXPERIMENTS["scaling"].runs(s)}
 TIMES = recipes.GPU_MEASURES
 PRESETS = [to_dict(codec) for codec in recipes.PRESETS.values()]
 
@@ -38,10 +33,10 @@ def canonical(value):
 
 def logs(source, experiment):
     """The logs of a table. Of `logged` and of queued runs those that are there: the table says which are missing."""
-    asked = recipes.EXPERIMENTS[experiment].logs(source)
-    names = [*asked, *recipes.EXPERIMENTS[experiment].optional(source)]
+    wanted = recipes.EXPERIMENTS[experiment]
+    made = wanted.logs(source) if source != "logged" else ()
+    names = dict.fromkeys(wanted.logs(source) + wanted.optional(source))
     paths = {name: f"results/{source}/{name}.jsonl" for name in names}
-    made = set(asked) if source != "logged" else set()
     return [p for name, p in paths.items() if name in made or Path(p).exists()]
 
 
@@ -58,8 +53,7 @@ def threads_of(wildcards):
 
 
 def launcher(wildcards):
-    """What starts the ranks. On CPUs they are forked from a torchrun that has imported torch: eight imports take longer
-    than the training. A CUDA context cannot be forked."""
+    """What starts the ranks; of mini forked from one that has imported torch, as a CUDA context cannot be."""
     ranks = recipes.RUNS[wildcards.run].parallel.world_size
     if ranks == 1:
         return "python -m taco"
@@ -69,9 +63,7 @@ def launcher(wildcards):
 
 
 def corpora_of(wildcards):
-    """The prepared texts that a run reads."""
-    data = recipes.RUNS[wildcards.run].data
-    return [f"{folder}/meta.json" for folder in (data.corpus, data.other) if folder]
+    return expand("{folder}/meta.json", folder=recipes.RUNS[wildcards.run].data.folders)
 
 
 def recipe_of(wildcards):
@@ -83,17 +75,21 @@ def gpus_of(wildcards):
     return ranks if wildcards.source == "fresh" else 0
 
 
+def tables(source):
+    names = [e for e in recipes.EXPERIMENTS if logs(source, e)]
+    return expand("results/{source}/{name}.csv", source=source, name=names)
+
+
 def paper(source):
     """Tables, figures and verdicts of a source; nothing of an experiment that the source has no log of."""
-    names = [e for e in recipes.EXPERIMENTS if logs(source, e)]
-    tables = expand("results/{source}/{name}.csv", source=source, name=names)
-    figures = expand(
-        "figures/{source}/{name}.{form}", source=source, name=names, form=["svg", "png"]
-    )
-    return [*tables, *figures, *([f"results/{source}/claims.csv"] if names else [])]
+    names = [f"figures/{source}/{Path(table).stem}" for table in tables(source)]
+    figures = expand("{name}.{form}", name=names, form=["svg", "png"])
+    verdicts = [f"results/{source}/claims.csv"] if names else []
+    return tables(source) + figures + verdicts
 
 
 wildcard_constraints:
+    corpus="english-mix|source-code",
     source="|".join(recipes.SOURCES),
     experiment="|".join(recipes.EXPERIMENTS),
     measure="|".join(recipes.MEASURES),
@@ -158,8 +154,6 @@ rule corpus_fresh:
         "data/{corpus}/meta.json",
     log:
         "logs/corpus-{corpus}.log",
-    wildcard_constraints:
-        corpus="english-mix|source-code",
     conda:
         "envs/conda.yaml"
     threads: workflow.cores or 8
@@ -293,11 +287,7 @@ rule figure:
 rule claims:
     """Numbers -> one verdict per claim."""
     input:
-        lambda wildcards: [
-            f"results/{wildcards.source}/{e}.csv"
-            for e in recipes.EXPERIMENTS
-            if logs(wildcards.source, e)
-        ],
+        lambda wildcards: tables(wildcards.source),
     output:
         "results/{source}/claims.csv",
     log:

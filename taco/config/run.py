@@ -97,6 +97,11 @@ class Data:
     def __post_init__(self) -> None:
         at_least(2, "a sample needs an input and a target", seq=self.seq)
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The prepared folders that a run reads."""
+        return (self.corpus, self.other) if self.other else (self.corpus,)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Train:

@@ -9,8 +9,9 @@ from pathlib import Path
 import paper_logs
 import pytest
 
-from taco import log
+from taco import log, recipes
 from taco.config import Data, Parallel, Run, Train, to_dict
+from taco.paper import tables
 from taco.paper.figures import draw
 from taco.paper.table import distinct, number, read_table, write_table
 from taco.paper.tables import load, pareto, training
@@ -158,6 +159,17 @@ def test_an_old_log_without_newer_fields_is_comparable(tmp_path: Path):
         paper_logs.write(tmp_path / f"{name}.jsonl", records, config=config, end={"val_loss": 2.0})
     found = load.Logs(runs={name: log.read(tmp_path / f"{name}.jsonl") for name in ("none-1", "int8-1")})
     assert policies(found)["int8"]["delta_pct"] == pytest.approx(0.1)
+
+
+def test_a_queued_run_has_a_row_where_it_has_a_log(tmp_path: Path):
+    queued = recipes.EXPERIMENTS["accuracy"].optional("fresh")
+    assert queued
+    paper_logs.run_log(tmp_path / "fresh", recipes.RUNS[queued[0]])
+    for name in ("accuracy", "pareto"):
+        rows = read_table(tables.make(name, "fresh", tmp_path))
+        found = {r["log"] for r in rows if r["status"] == "measured"}
+        assert found == ({queued[0]} if name == "accuracy" else set())  # pareto has rows of compressed runs only
+        assert not {r["log"] for r in rows} & set(queued[1:])
 
 
 def test_distinct_values_are_few():

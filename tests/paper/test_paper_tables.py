@@ -100,17 +100,6 @@ def test_without_any_log_every_row_says_missing_and_has_no_number(name: str, tmp
             assert r.get(column, "") == "", column
 
 
-def test_a_queued_run_has_a_row_where_it_has_a_log(tmp_path: Path):
-    queued = EXPERIMENTS["accuracy"].optional("fresh")
-    assert queued
-    paper_logs.run_log(tmp_path / "fresh", RUNS[queued[0]])
-    for name in ("accuracy", "pareto"):
-        rows = read_table(tables.make(name, "fresh", tmp_path))
-        found = {r["log"] for r in rows if r["status"] == "measured"}
-        assert found == ({queued[0]} if name == "accuracy" else set())  # pareto has rows of compressed runs only
-        assert not {r["log"] for r in rows} & set(queued[1:])
-
-
 def test_an_unfinished_log_is_missing_and_a_truncated_one_an_error(tmp_path: Path):
     path = paper_logs.write(tmp_path / "mini" / "correctness.jsonl", paper_logs.correctness_rows())
     lines = path.read_text().splitlines()

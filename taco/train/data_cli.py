@@ -1,4 +1,4 @@
-"""The command `taco data`: prepare text, prepare the corpus of the mini experiments, check a prepared folder."""
+"""The command `taco data`: text from archives, tokens from text, the mini experiments' corpus, a check of a folder."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 from pathlib import Path
 
 from taco.train.data import verify
+from taco.train.data_archives import documents, write_text
 from taco.train.data_corpora import sotu_mini
 from taco.train.data_prepare import prepare
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Mount `data` with its three subcommands; the parsed arguments go to `run`."""
+    """Mount `data` with its subcommands; the parsed arguments go to `run`."""
     parser = subparsers.add_parser("data", help="prepare text for training", description=__doc__)
     actions = parser.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
 
@@ -39,6 +40,17 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     mini = actions.add_parser("sotu-mini", help="the corpus of the mini experiments, from this repository")
     mini.add_argument("--out", type=Path, default=Path("data/sotu-mini"), help="default: data/sotu-mini")
 
+    archive = actions.add_parser(
+        "archive",
+        help="files inside packages as one text for prepare",
+        description="Write the text files of packages and archives that match a pattern to one text, document by "
+        "document, and print its sha256. The same archives and patterns give the same text.",
+    )
+    archive.add_argument("inputs", nargs="+", type=Path, metavar="FILE", help=".deb, .tar.xz, .tar.gz, .tgz")
+    archive.add_argument("--member", nargs="+", required=True, metavar="PATTERN", help="names inside; * also matches /")
+    archive.add_argument("--without", nargs="+", default=[], metavar="PATTERN", help="names to leave out")
+    archive.add_argument("--out", required=True, type=Path, metavar="FILE.txt.xz")
+
     test = actions.add_parser("check", help="read a prepared folder and compare it with its meta.json")
     test.add_argument("folder", type=Path)
     return parser
@@ -46,6 +58,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
 
 def run(args: argparse.Namespace) -> int:
     """Do what the arguments say and print what was made; returns 0. Raises DataError for input that cannot be used."""
+    if args.data_command == "archive":
+        made = write_text(documents(args.inputs, args.member, args.without), args.out)
+        print(f"{args.out}: {made['documents']:,} documents, {made['bytes']:,} bytes, sha256 {made['sha256']}")
+        return 0
     if args.data_command == "check":
         folder, meta = args.folder, verify(args.folder)
     elif args.data_command == "sotu-mini":

@@ -89,7 +89,7 @@ def paper(source):
 
 
 wildcard_constraints:
-    corpus="english-mix|source-code",
+    corpus="english-mix|english-docs|source-code",
     source="|".join(recipes.SOURCES),
     experiment="|".join(recipes.EXPERIMENTS),
     measure="|".join(recipes.MEASURES),

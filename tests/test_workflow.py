@@ -115,7 +115,7 @@ def test_queued_runs_are_read_where_they_are_and_never_asked_for(checkout: Path)
     made = outputs(planned(checkout, "results/logged/accuracy.csv"))
     assert made == {"results/logged/accuracy.csv"}
     (checkout / "data" / "raw" / "gpt2").mkdir(parents=True)
-    for corpus in ("english-mix", "source-code"):
+    for corpus in ("english-mix", "english-docs", "source-code"):
         (checkout / "data" / "raw" / f"{corpus}.txt.xz").write_text("")
     made = outputs(planned(checkout, "results/fresh/accuracy.csv"))
     assert f"results/fresh/{recipes.EXPERIMENTS['accuracy'].full[0]}.jsonl" in made
@@ -125,10 +125,10 @@ def test_queued_runs_are_read_where_they_are_and_never_asked_for(checkout: Path)
 def test_a_run_waits_for_the_texts_it_reads(checkout: Path) -> None:
     name = next(n for n in recipes.EXPERIMENTS["accuracy"].queued if recipes.RUNS[n].data.other)
     (checkout / "data" / "raw" / "gpt2").mkdir(parents=True)
-    for corpus in ("english-mix", "source-code"):
+    for corpus in ("english-mix", "english-docs", "source-code"):
         (checkout / "data" / "raw" / f"{corpus}.txt.xz").write_text("")
     made = outputs(planned(checkout, f"results/fresh/{name}.jsonl"))
-    assert {"data/english-mix/meta.json", "data/source-code/meta.json"} <= made
+    assert {"data/english-docs/meta.json", "data/source-code/meta.json"} <= made
 
 
 def test_logged_tables_are_made_from_the_logs_that_are_there(checkout: Path) -> None:

@@ -17,11 +17,11 @@ from taco.recipes.arms import ARMS, TP_CODECS, controls
 from taco.recipes.models import MODELS
 from taco.recipes.names import by_name
 
-ENGLISH, CODE = "data/english-mix", "data/source-code"
+ENGLISH, CODE = "data/english-docs", "data/source-code"
 WAYS = 4
 SEEDS = (1, 2, 3)
 
-FULL_DATA = Data(corpus=ENGLISH, seq=1024)
+FULL_DATA = Data(corpus="data/english-mix", seq=1024)
 FULL_TRAIN = Train(steps=200, batch=16, lr=6e-4, min_lr=6e-5, warmup=20, dtype="bfloat16", eval_batches=16)
 
 
@@ -40,7 +40,7 @@ def _longer(steps: int, warmup: int) -> Train:
 
 
 # both held-out splits are evaluated, the other domain's after the last step
-_ENGLISH, _CODE = replace(FULL_DATA, other=CODE), replace(FULL_DATA, corpus=CODE, other=ENGLISH)
+_ENGLISH, _CODE = Data(corpus=ENGLISH, seq=1024, other=CODE), Data(corpus=CODE, seq=1024, other=ENGLISH)
 _SCREEN, _FINAL = _longer(2000, 100), _longer(6104, 200)  # 32.8 M and 100.0 M tokens
 LOOK = Budget(suffix="", data=FULL_DATA, train=FULL_TRAIN)
 SCREEN = Budget(suffix="-33m", data=_ENGLISH, train=_SCREEN)

@@ -172,6 +172,16 @@ def test_a_queued_run_has_a_row_where_it_has_a_log(tmp_path: Path):
         assert not {r["log"] for r in rows} & set(queued[1:])
 
 
+def test_a_run_that_read_another_text_is_no_baseline(tmp_path: Path):
+    found = logs_of(tmp_path, *RUNS)
+    for name, text in (("none-1", "a"), ("none-reversed-1", "a"), ("int8-1", "b")):
+        found.runs[name].header["corpus"] = {"splits": {"train": {"sha256": text}}}
+    int8 = policies(found)["int8"]
+    assert (int8["seeds"], int8["pairs"]) == (2, 1)
+    found.runs["int8-1"].header["corpus"] = found.runs["none-1"].header["corpus"]
+    assert policies(found)["int8"]["pairs"] == 2
+
+
 def test_distinct_values_are_few():
     assert distinct(["b", "a", "b", "", None]) == "a; b"
     assert distinct(range(6)) == "0 and 5 more"

@@ -82,6 +82,12 @@ class Summary:
         return PurePath(self.config["data"]["corpus"]).name
 
     @property
+    def text(self) -> str:
+        """The sha256 of the tokens that were learned from; '' where no log says."""
+        splits = (self.log.header.get("corpus") or {}).get("splits") if self.log else None
+        return (splits or {}).get("train", {}).get("sha256", "")
+
+    @property
     def planned_tokens(self) -> int:
         """Of the whole run, whether or not it has a log."""
         return self.config["train"]["steps"] * self.config["train"]["batch"] * self.config["data"]["seq"]
@@ -170,8 +176,8 @@ def summaries(logs: Logs) -> list[Summary]:
 
 
 def baseline(run: Summary, runs: list[Summary]) -> Summary | None:
-    """The measured uncompressed run that differs from `run` in nothing but its codecs."""
-    same = [r for r in runs if r.log and not r.compressed and not r.control and r.key() == run.key()]
+    """The measured uncompressed run that differs from `run` in nothing but its codecs, and has read the same tokens."""
+    same = [r for r in runs if _plain_as(r, run) and not r.control and r.key() == run.key()]
     return min(same, key=lambda r: r.name) if same else None
 
 
@@ -188,7 +194,7 @@ def delta_pct(run: Summary, base: Summary | None) -> float:
 def control_changes_pct(run: Summary, runs: list[Summary]) -> list[float]:
     """Changes of validation loss from the baseline of `run`'s grid to uncompressed runs of the same seed that differ by
     rounding alone: in the grid, or in how sums are rounded; of every seed. Finite ones only."""
-    alike = [r for r in runs if r.log and not r.compressed and _but_grid(r) == _but_grid(run)]
+    alike = [r for r in runs if _plain_as(r, run) and _but_grid(r) == _but_grid(run)]
     changes = []
     for base in alike:
         if not base.control and base.key(seed=False) == run.key(seed=False):
@@ -200,6 +206,12 @@ def control_changes_pct(run: Summary, runs: list[Summary]) -> list[float]:
 def control_band_pct(run: Summary, runs: list[Summary]) -> float:
     """The largest of `control_changes_pct`, whatever its sign: what chance alone does at one seed; NaN without."""
     return max(map(abs, control_changes_pct(run, runs)), default=math.nan)
+
+
+def _plain_as(other: Summary, run: Summary) -> bool:
+    """Whether `other` is measured and uncompressed, and has read the same tokens as `run` if that is measured: a folder
+    of one name may hold another text elsewhere."""
+    return bool(other.log) and not other.compressed and (not run.log or other.text == run.text)
 
 
 def _but_grid(run: Summary) -> str:
@@ -214,7 +226,7 @@ def noise_band_pct(run: Summary, runs: list[Summary]) -> float:
     wanted = _but_grid(run)
     losses: dict[int, list[float]] = {}
     for r in runs:
-        if r.log and not r.compressed and _but_grid(r) == wanted:
+        if _plain_as(r, run) and _but_grid(r) == wanted:
             losses.setdefault(r.seed, []).append(r.val_loss)
     if len(losses) < 2:
         return math.nan

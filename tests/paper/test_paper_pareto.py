@@ -67,12 +67,17 @@ def test_means_over_pairs_and_the_band_of_chance_by_hand(tmp_path: Path):
     assert (int8["delta_low_pct"], int8["delta_high_pct"]) == (pytest.approx(0.1), pytest.approx(0.4))
     # controls of seed 1: +0.2%, of seed 2: -0.1%
     assert int8["control_band_pct"] == pytest.approx(0.2)
-    assert int8["within_band"] is False
+    assert int8["within_band"] is True  # of the seeds, which is wider
     # the means of all uncompressed runs of a seed are 2.002 and 2.09895
     assert int8["delta_to_all_pct"] == pytest.approx((0.0 + 100 * (2.1084 / 2.09895 - 1)) / 2)
     assert int8["val_loss"] == pytest.approx(2.0552)
     assert int8["log"] == "int8-1; int8-2"
     assert int8["wire_ratio"] == pytest.approx(2.5, rel=1e-5)
+
+
+def test_a_change_beyond_what_chance_does_is_outside_the_band(tmp_path: Path):
+    one = policies(logs_of(tmp_path, *(pair for pair in RUNS[:-1] if pair[0].train.seed == 1)))
+    assert (one["int8"]["within_band"], one["int4"]["within_band"]) == (True, False)
 
 
 def test_without_controls_the_seeds_are_the_band(tmp_path: Path):

@@ -6,6 +6,7 @@ import math
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from taco.paper import style
 from taco.paper.figures.training import BAND, budget_words, nothing, places_of
@@ -14,9 +15,13 @@ from taco.paper.table import Cells, number
 MARKS = "osD^vP"
 """One for each model, corpus and budget, in the order of the table."""
 
+MOST_NAMES = 30
+"""Points that can be named in a panel; of more, those of the first place have names."""
+
 
 def pareto(rows: list[Cells]) -> Figure:
-    """Top: mean change of the validation loss of each policy. Bottom: errors behind each block, a line per policy."""
+    """Top: mean change of the validation loss of each policy. Bottom: errors behind each block, a line per policy,
+    of the first model, corpus and budget that has them."""
     points = [r for r in rows if r["part"] == "policy" and r["status"] == "measured"]
     if not points:
         return nothing(rows)
@@ -29,12 +34,15 @@ def pareto(rows: list[Cells]) -> Figure:
     _trade(top[0], points, places, "wire_ratio", "times fewer bytes than uncompressed", "a  bytes")
     _trade(top[1], points, places, "sqnr_forward_db", "SQNR of forward messages, dB", "b  SQNR")
     for ax, role, letter in zip(axes[-1] if depth else (), style.ROLE_WORDS, "cd", strict=False):
-        _errors(ax, [r for r in depth if r["role"] == role], f"{letter}  {style.ROLE_WORDS[role]} error by depth")
+        mine = [r for r in depth if r["role"] == role and places_of([r]) == places_of(depth[:1])]
+        _errors(
+            ax, mine, f"{letter}  {style.ROLE_WORDS[role]} error by depth, {depth[0]['model']}, TP {depth[0]['tp']}"
+        )
     style.families(top[0])
     for place, mark in zip(places, MARKS * len(places), strict=False):
         top[0].plot([], [], mark, color=style.FAINT, markersize=3.5, label=budget_words(place))
     top[0].plot([], [], "s", color=BAND, label="chance")
-    body.legend(loc="outside upper right", ncols=4, handletextpad=0.1, columnspacing=1.2, fontsize=6)
+    body.legend(loc="outside upper right", ncols=3, handletextpad=0.1, columnspacing=1.2, fontsize=6)
     style.notes(body, rows)
     return fig
 
@@ -44,8 +52,9 @@ def _trade(ax: Axes, rows: list[Cells], places: list[tuple], column: str, label:
     if not shown:
         style.empty(ax, f"no run of this source says its {label}")
         return
-    chance = [number(r["control_band_pct"] or r["noise_band_pct"]) for r in shown]
+    chance = [number(r[band]) for r in shown for band in ("control_band_pct", "noise_band_pct")]
     chance = [band for band in chance if math.isfinite(band)]
+    named = shown if len(shown) <= MOST_NAMES else [r for r in shown if places_of([r])[0] == places[0]]
     if chance:
         ax.axhspan(-max(chance), max(chance), color=BAND, linewidth=0)
     ax.axhline(0, color="black", linewidth=0.6)
@@ -55,7 +64,8 @@ def _trade(ax: Axes, rows: list[Cells], places: list[tuple], column: str, label:
         low, high = number(r["delta_low_pct"]), number(r["delta_high_pct"])
         ax.plot([x, x], [low, high], color=tint, linewidth=0.6)
         ax.plot(x, y, mark, color=tint, markersize=3.5, alpha=0.85)
-        ax.annotate(r["codec"], (x, y), (3, 2), textcoords="offset points", color=tint, fontsize=4.5)
+        if r in named:
+            ax.annotate(r["codec"], (x, y), (3, 2), textcoords="offset points", color=tint, fontsize=4.5)
     ax.set_yscale("symlog", linthresh=0.1)
     ax.set_yticks([-1, -0.1, 0, 0.1, 1, 10], ["-1", "", "0", "", "1", "10"])
     ax.set(xlabel=label, ylabel="Δ validation loss, %", title=title)
@@ -67,17 +77,19 @@ def _errors(ax: Axes, rows: list[Cells], title: str) -> None:
     if not rows:
         style.empty(ax, "no errors by depth in this source")
         return
-    lines: dict[tuple, list[Cells]] = {}
+    lines: dict[str, list[Cells]] = {}
     for r in rows:
-        lines.setdefault((*places_of([r])[0], r["codec"]), []).append(r)
+        lines.setdefault(r["codec"], []).append(r)
     ends = []
-    for (*_, codec), line in lines.items():
+    for codec, line in lines.items():
         xs, ys, tint = [number(r["layer"]) for r in line], [number(r["error"]) for r in line], style.colour(codec)
         ax.plot(xs, [y or math.nan for y in ys], ".-", color=tint, linewidth=0.7, markersize=2.5, alpha=0.8)
         if ys[-1] > 0:
             ends.append((xs[-1], ys[-1], codec, tint))
     for x, y, codec, tint in ends:
         ax.annotate(codec, (x, y), (3, 0), textcoords="offset points", color=tint, fontsize=4.5, va="center")
-    ax.set(yscale="log", xlabel="block", ylabel="relative error", title=title)
+    ax.set(yscale="log", xlabel="block", ylabel="relative error")
+    ax.set_title(title, fontsize=6.5)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.margins(x=0.15)
     style.grid(ax, "y")

@@ -27,10 +27,10 @@ def places_of(rows: list[Cells]) -> list[tuple[str, ...]]:
     return _unique(tuple(r[k] for k in ("model", "tp", "corpus", "planned_tokens")) for r in rows)
 
 
-def budget_words(place: tuple[str, ...]) -> str:
+def budget_words(place: tuple[str, ...], between: str = ", ") -> str:
     """How a figure calls one of `places_of`."""
     model, ways, corpus, tokens = place
-    return f"{model}, TP {ways}, {number(tokens) / 1e6:.2g} M tokens, {corpus}"
+    return f"{model}, TP {ways}{between}{number(tokens) / 1e6:.2g} M tokens, {corpus}"
 
 
 def accuracy(rows: list[Cells]) -> Figure:
@@ -50,7 +50,7 @@ def accuracy(rows: list[Cells]) -> Figure:
     published = {r["codec"]: number(r["delta_pct"]) for r in rows if r["kind"] == "paper"}
     for top, bottom, place in zip(axes[0], axes[1], places, strict=True):
         _deltas(top, [r for r in final if places_of([r])[0] == place], codecs, published)
-        top.set_title(budget_words(place).replace(" tokens, ", " tokens\n"), fontsize=7)
+        top.set_title(budget_words(place, "\n"), fontsize=7)
         _curves(bottom, [r for r in curves if places_of([r])[0] == place])
     for tick, codec in zip(axes[0][0].get_yticklabels(), codecs, strict=True):
         tick.set_color(style.colour(codec))

@@ -39,9 +39,9 @@ def pareto(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
 
     delta_low_pct, delta_high_pct: the smallest and the largest change of a pair. delta_to_all_pct: change to the mean
     of the baseline and its controls, which a baseline that is low by chance moves less. controls: how many
-    uncompressed runs control_band_pct rests on. within_band: whether the mean change is no larger than that band, or
-    than the seeds' where there is no control. same_continuation: share of the tokens that continue the held-out prompts
-    up to the first that differs from the uncompressed run's.
+    uncompressed runs control_band_pct rests on. within_band: whether the mean change is no larger than the wider of
+    the controls' and the seeds' band, as in the claims. same_continuation: share of the tokens that continue the
+    held-out prompts up to the first that differs from the uncompressed run's.
     Part `depth`: error of the states behind each block and of their gradients, to those of the same weights
     uncompressed, as root of the mean square over the policy's runs. Uncompressed runs without codec have no rows of
     their own; runs without a log keep theirs.
@@ -79,7 +79,7 @@ def _policy(group: list[Summary], runs: list[Summary]) -> Row:
     changes = [delta_pct(run, base) for run, base in pairs]
     low, high = (min(changes), max(changes)) if changes else (math.nan, math.nan)
     controls, band, noise = (f(group[0], runs) for f in (control_changes_pct, control_band_pct, noise_band_pct))
-    limit = noise if math.isnan(band) else band
+    limit = max((value for value in (band, noise) if not math.isnan(value)), default=math.nan)
     change = mean(changes)
     known = not math.isnan(change) and not math.isnan(limit)
     return {

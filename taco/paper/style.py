@@ -15,6 +15,7 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
 
 from taco.paper.table import Cells
 from taco.recipes import PRESETS
@@ -88,6 +89,14 @@ def families(ax: Axes) -> None:
     """Empty lines on `ax` that tell a legend which colour is which family."""
     for label, value in (("the paper's codec", PAPER), ("ours", OURS), ("others", OTHERS)):
         ax.plot([], [], "o", color=value, label=label)
+
+
+def percents(ax: Axes, axis: str) -> None:
+    """Changes of a loss in %, along 'x' or 'y': logarithmic beyond 0.1 on both sides, and labelled so."""
+    getattr(ax, f"set_{axis}scale")("symlog", linthresh=0.1)
+    places = getattr(ax, f"{axis}axis")
+    places.set_major_locator(FixedLocator([-10, -1, -0.1, 0, 0.1, 1, 10]))
+    places.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def grid(ax: Axes, axis: str) -> None:

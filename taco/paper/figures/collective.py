@@ -15,6 +15,7 @@ WAYS = {"nvlink": "NVLink", "host": "host memory", "tcp": "loopback TCP"}
 # (arm, codec) -> legend, colour, mark, line
 LINES = {
     ("nccl", "none"): ("NCCL, uncompressed", style.OTHERS, "s", "-"),
+    ("nccl-eager", "none"): ("NCCL, without a graph", style.OTHERS, "s", ":"),
     ("symm-two-shot", "none"): ("torch symmetric memory, two-shot", style.FAINT, "<", "-"),
     ("symm-one-shot", "none"): ("torch symmetric memory, one-shot", style.FAINT, ">", "--"),
     (FUSED, "none"): ("ours, uncompressed", style.PLAIN, "o", "-"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,6 +15,9 @@ from taco.paper.table import Cells, number
 
 MARKS = "osD^vP"
 """One for each model, corpus and budget, in the order of the table."""
+
+SIDES = ((-4, -1.5, "right"), (0, 4, "center"), (0, -7.5, "center"), (4, -1.5, "left"))
+"""Where a point's name stands: points to the right and up, and its alignment."""
 
 MOST_NAMES = 30
 """Points that can be named in a panel; of more, those of the first place have names."""
@@ -58,16 +62,16 @@ def _trade(ax: Axes, rows: list[Cells], places: list[tuple], column: str, label:
     if chance:
         ax.axhspan(-max(chance), max(chance), color=BAND, linewidth=0)
     ax.axhline(0, color="black", linewidth=0.6)
-    for r in shown:
+    # neighbours have their names on other sides
+    for r, (right, up, ha) in zip(sorted(shown, key=lambda r: number(r[column])), cycle(SIDES), strict=False):
         x, y, tint = number(r[column]), number(r["delta_pct"]), style.colour(r["codec"])
         mark = MARKS[places.index(places_of([r])[0]) % len(MARKS)]
         low, high = number(r["delta_low_pct"]), number(r["delta_high_pct"])
         ax.plot([x, x], [low, high], color=tint, linewidth=0.6)
         ax.plot(x, y, mark, color=tint, markersize=3.5, alpha=0.85)
         if r in named:
-            ax.annotate(r["codec"], (x, y), (3, 2), textcoords="offset points", color=tint, fontsize=4.5)
-    ax.set_yscale("symlog", linthresh=0.1)
-    ax.set_yticks([-1, -0.1, 0, 0.1, 1, 10], ["-1", "", "0", "", "1", "10"])
+            ax.annotate(r["codec"], (x, y), (right, up), textcoords="offset points", color=tint, fontsize=4.5, ha=ha)
+    style.percents(ax, "y")
     ax.set(xlabel=label, ylabel="Δ validation loss, %", title=title)
     ax.margins(x=0.12)
     style.grid(ax, "both")

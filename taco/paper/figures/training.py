@@ -94,9 +94,8 @@ def _deltas(ax: Axes, rows: list[Cells], codecs: list[str], published: dict[str,
     for codec, delta in published.items():
         if codec in codecs:
             ax.plot(delta, codecs.index(codec), "D", color=style.PAPER, markerfacecolor="white", markersize=3.5)
-    ax.set_xscale("symlog", linthresh=0.1)
+    style.percents(ax, "x")
     ax.set_xlim(-max(1.0, 2 * max(bands, default=0)), max(20.0, *(2 * number(r["delta_pct"]) for r in rows)))
-    ax.set_xticks([-1, -0.1, 0, 0.1, 1, 10], ["-1", "", "0", "", "1", "10"])
     ax.set_yticks(range(len(codecs)), codecs)
     ax.set_xlabel("Δ validation loss, %")
     style.grid(ax, "x")
@@ -112,8 +111,7 @@ def _curves(ax: Axes, rows: list[Cells]) -> None:
             ax.fill_between(xs, [-abs(y) for y in ys], [abs(y) for y in ys], color=BAND, linewidth=0)
         else:
             ax.plot(xs, ys, color=style.colour(codec), linewidth=0.8, alpha=0.8)
-    ax.set_yscale("symlog", linthresh=0.1)
-    ax.set_yticks([-10, -1, -0.1, 0, 0.1, 1, 10], ["-10", "-1", "", "0", "", "1", "10"])
+    style.percents(ax, "y")
     ax.set_xlabel("step")
     style.grid(ax, "y")
 

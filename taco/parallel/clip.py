@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
 
 from taco.parallel.data import local
 from taco.parallel.virtual import VIRTUAL_DIM
@@ -33,7 +34,7 @@ def squares(parameters: Iterable[Tensor], *, tp_rank: int = 0, virtual: int = 1)
         return torch.zeros((), dtype=torch.float64)
     total = torch.zeros((), dtype=torch.float64, device=counted[0].device)
     for rank in range(virtual):
-        part = torch.zeros_like(total)
+        shares = []
         for parameter in counted:
             dim = getattr(parameter, VIRTUAL_DIM, None)
             grad = local(parameter.grad)
@@ -41,8 +42,9 @@ def squares(parameters: Iterable[Tensor], *, tp_rank: int = 0, virtual: int = 1)
                 grad = grad.chunk(virtual, dim)[rank]
             elif rank > 0:
                 continue
-            part += torch.linalg.vector_norm(grad.contiguous(), dtype=torch.float32).double() ** 2
-        total += part
+            shares.append(grad.contiguous().float())
+        if shares:
+            total += get_total_norm(shares).double() ** 2
     return total
 
 

@@ -39,6 +39,17 @@ def test_value_and_gradient(ways: int, dtype: torch.dtype) -> None:
         torch.testing.assert_close(got, whole.grad, rtol=2**-7, atol=1e-6)
 
 
+@pytest.mark.parametrize("ways", [1, 4])
+def test_ignored_id_inside_the_vocabulary_has_no_gradient(ways: int) -> None:
+    logits, targets = case()
+    targets[0, :3] = 7
+    whole = logits.clone().requires_grad_()
+    shards = [shard.clone().requires_grad_() for shard in logits.chunk(ways, -1)]
+    F.cross_entropy(whole.flatten(0, 1), targets.flatten(), ignore_index=7).backward()
+    (-3 * virtual_cross_entropy(tuple(shards), targets, ignore_index=7)).backward()
+    torch.testing.assert_close(torch.cat([shard.grad for shard in shards], -1), -3 * whole.grad, **TOLERANCE)
+
+
 def test_large_logits_do_not_overflow() -> None:
     logits, targets = case()
     loss = virtual_cross_entropy(tuple((logits * 1e4).chunk(4, -1)), targets)

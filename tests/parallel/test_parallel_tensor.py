@@ -45,7 +45,7 @@ def test_bytes_of_a_step_equal_the_formula() -> None:
         for collective in ("all_reduce", "all_gather", "reduce_scatter")
     }
     reduces = 2 * QWEN.layers + ends  # with the embedding's forward and the head's backward
-    statistics = wire_bytes("all_gather", "auto", 4 * 3 * tokens.numel(), torch.float32, 4, preset("none"))
+    statistics = wire_bytes("all_gather", "auto", 4 * 2 * tokens.numel(), torch.float32, 4, preset("none"))
     for plain, sequence in run_ranks(4, bytes_body):
         for role in ("tp_forward", "tp_backward"):
             assert plain[role]["messages"] == reduces

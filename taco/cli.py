@@ -45,6 +45,7 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: cpu for the source mini, which means the same on every machine, else auto",
     )
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads a rank (default: 1)")
+    parser.add_argument("--no-replay", action="store_true", help="launch each kernel, also where a CUDA graph could")
 
 
 def _train(args: argparse.Namespace) -> int:
@@ -58,6 +59,7 @@ def _train(args: argparse.Namespace) -> int:
         out=args.out,
         force=args.force,
         restart=args.on_mismatch == "restart",
+        replay=not args.no_replay,
         capture=args.capture,
         capture_step=args.capture_step,
     )

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import get_total_norm
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from taco.parallel.data import local
 from taco.parallel.virtual import VIRTUAL_DIM
@@ -79,9 +79,5 @@ def clip_gradients_(
         total = torch.stack(parts).cpu()
         total = sum(total[1:], total[0])
     norm = total.sqrt()
-    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0).float()
-    for parameter in parameters:
-        if parameter.grad is not None:
-            grad = local(parameter.grad)
-            grad.mul_(scale.to(grad.device))
+    clip_grads_with_norm_(parameters, max_norm, norm.float())
     return float(norm)

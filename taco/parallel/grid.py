@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from taco.parallel.loss import cross_entropy, virtual_cross_entropy, vocab_paral
 from taco.parallel.mesh import ends_group
 from taco.parallel.plans import HEAD
 from taco.parallel.predict import best
+from taco.parallel.replay import Replay
 
 
 class Part(nn.Module):
@@ -44,6 +46,7 @@ class Parallelism:
     modules: the model parts of this rank (two with the interleaved schedule), fp32 master parameters, DTensors where
         tp > 1 or dp > 1. communicators: role -> Communicator, for the roles in use. meter: bytes that this rank sent.
     dp_rank: which share of the batch this rank takes. is_last_stage: whether it computes the loss.
+    replayed: whether the last step was a CUDA graph.
 
     A step: `zero_grad()`, `loss = step(...)`, `clip_(...)`, then the caller's optimizer over `named_parameters()`.
     """
@@ -66,6 +69,8 @@ class Parallelism:
         self._parts, self._differences = parts, differences
         self.pp_rank, self.dp_rank, self.tp_rank = mesh.get_coordinate() if mesh is not None else (0, 0, 0)
         self.is_last_stage = self.pp_rank == parallel.pp - 1
+        self.replayed = False
+        self._replay: Replay | None = None
         self._hits: Tensor | None = None  # while an evaluation counts: how many targets are the most probable token
         self._pipeline = None
         if parallel.pp > 1:
@@ -132,10 +137,13 @@ class Parallelism:
 
     # --- training ----------------------------------------------------------------------------------------
 
-    def step(self, tokens: Tensor, targets: Tensor, microbatches: int) -> float:
+    def step(self, tokens: Tensor, targets: Tensor, microbatches: int, *, replay: bool = False) -> float:
         """Forward and backward over this dp rank's share of the batch; gradients are added to `.grad`.
 
         tokens, targets: int64 [local_batch, seq], the same on all pp and tp ranks; cut into `microbatches` equal parts.
+        replay: from the third step of one shape on, run the pass as a CUDA graph (taco/parallel/replay.py): same bits,
+        less of the host's time, no time of the collectives in the meter. Without effect where there is more than one
+        process, no GPU, a codec that draws random numbers, or gradients to add to.
         Returns the mean loss over the global batch, the same on every rank.
         Raises ConfigError for a batch that microbatches do not divide, or fewer microbatches than pipeline stages, and
         CommError for a collective on the GPU that has timed out.
@@ -143,9 +151,12 @@ class Parallelism:
         tokens, targets = self._inputs(tokens, targets, microbatches)
         for differences in self._differences:
             differences.step_begins()
+        self.replayed = False
         if self._pipeline is not None:
             total = self._pipeline.step(tokens, targets, microbatches)
             self._sum_tied()
+        elif replay and self._can_replay():
+            total = self._replayed(tokens, targets, microbatches)
         else:
             total = self._accumulate(tokens, targets, microbatches)
         for differences in self._differences:
@@ -165,6 +176,20 @@ class Parallelism:
             loss = self._loss(part(inputs), labels) / microbatches
             loss.backward()
             total = total + loss.detach()
+        return total
+
+    def _can_replay(self) -> bool:
+        single = self.mesh is None and self.device.type == "cuda" and not any(self._stochastic())
+        return single and all(parameter.grad is None for _, parameter in self.named_parameters())
+
+    def _replayed(self, tokens: Tensor, targets: Tensor, microbatches: int) -> Tensor:
+        """`_accumulate`, as a replay where there is a recording."""
+        if self._replay is None:
+            self._replay = Replay(parameter for _, parameter in self.named_parameters())
+        each = self.communicators.values()
+        form = microbatches, tuple((c.codec, c.min_bytes, c.algorithm, c.slice_bytes) for c in each)
+        run = partial(self._accumulate, microbatches=microbatches)
+        total, self.replayed = self._replay(run, tokens, targets, form, self.meter, each)
         return total
 
     @torch.no_grad()

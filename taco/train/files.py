@@ -18,12 +18,14 @@ class Options:
     """How a run is done, as opposed to what it computes. capture_step 0 is the last step.
 
     force: start again, whatever is there. restart: start again where going on is impossible, instead of an error.
+    replay: run steps as CUDA graphs where that is possible, see `Parallelism.step`.
     """
 
     source: str = "fresh"
     out: Path = Path()
     force: bool = False
     restart: bool = False
+    replay: bool = True
     capture: Path | None = None
     capture_step: int = 0
 

@@ -41,9 +41,10 @@ class StepMeter:
         yield
         self._seconds[phase] += time.perf_counter() - start
 
-    def end(self) -> dict:
+    def end(self, *, replayed: bool = False) -> dict:
         """Close the step: {step_ms, phases_ms: mean over ranks, wire: {role: maximum over ranks}}, same on all ranks.
 
+        replayed: the step was a CUDA graph, in which collectives have no time of their own: comm is left out.
         Bytes and messages are those of this step; a role that sent nothing is left out.
         """
         if self._here.device.type == "cuda":
@@ -55,9 +56,12 @@ class StepMeter:
         mean = rows.mean(dim=0).tolist()
         most = [int(v) for v in rows[:, 1 + len(PHASES) :].amax(dim=0).tolist()]
         wire = {r: dict(zip(COUNTS, most[3 * i : 3 * i + 3], strict=True)) for i, r in enumerate(self._roles)}
+        phases = {p: round(mean[1 + i] * 1e3, 3) for i, p in enumerate(PHASES)}
+        if replayed:
+            del phases["comm"]
         return {
             "step_ms": round(rows[0, 0].item() * 1e3, 3),
-            "phases_ms": {p: round(mean[1 + i] * 1e3, 3) for i, p in enumerate(PHASES)},
+            "phases_ms": phases,
             "wire": {role: counts for role, counts in wire.items() if counts["messages"]},
         }
 

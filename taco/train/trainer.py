@@ -75,7 +75,7 @@ class Trainer:
         self.optimizer = adamw(self.par.named_parameters(), t)
         self.steps = StepMeter(here, self.meter, LOGGED_ROLES)
         self.log: LogWriter | None = None
-        self.timings: list[tuple[float, float]] = []
+        self.timings: list[tuple[float, float | None]] = []  # step, and communication in it where that is known
         self.val_loss = math.nan
         self.progress = Progress(run.name, t.steps, start, quiet=here.rank > 0)
 
@@ -115,7 +115,7 @@ class Trainer:
         self.log = LogWriter(self.files.log, header, resume_step=self.start or None)
         for record in self.log.kept:
             if record["kind"] == "step":
-                self.timings.append((record["step_ms"], record["phases_ms"]["comm"]))
+                self.timings.append((record["step_ms"], record["phases_ms"].get("comm")))
             if record["kind"] == "eval":
                 self.val_loss = float(record["val_loss"])
 
@@ -135,12 +135,13 @@ class Trainer:
             tokens, targets = (x.to(self.here.device, non_blocking=True) for x in batch)
         with self.steps.timed("forward_backward"):
             self.par.zero_grad()
-            loss = self.par.step(tokens, targets, self.microbatches)
+            replay = self.options.replay and not self.watch.watchers
+            loss = self.par.step(tokens, targets, self.microbatches, replay=replay)
         with self.steps.timed("optimizer"):
             norm = self.par.clip_(t.clip)
             step_(self.optimizer)
-        measured = self.steps.end()
-        self.timings.append((measured["step_ms"], measured["phases_ms"]["comm"]))
+        measured = self.steps.end(replayed=self.par.replayed)
+        self.timings.append((measured["step_ms"], measured["phases_ms"].get("comm")))
         tokens_per_s = t.batch * self.run.data.seq / (measured["step_ms"] / 1e3)
         self._write(
             "step", step=step, loss=loss, lr=rate, grad_norm=norm, tokens_per_s=round(tokens_per_s, 1), **measured
@@ -222,6 +223,8 @@ class Trainer:
         if self.here.size > 1:
             dist.all_gather_object(everyone, mine)
         timed = self.timings[WARM_UP_STEPS:] or self.timings
+        known = [(ms, comm) for ms, comm in timed if comm is not None]
+        share = round(sum(comm for _, comm in known) / sum(ms for ms, _ in known), 4) if known else None
         tokens = self.run.train.batch * self.run.data.seq
         if self.log is not None:
             self.log.close(
@@ -229,7 +232,7 @@ class Trainer:
                 val_loss=self.val_loss,
                 tokens_per_s=round(tokens / (statistics.median(ms for ms, _ in timed) / 1e3), 1),
                 wall_s=round(wall_s, 3),
-                comm_fraction=round(sum(comm for _, comm in timed) / sum(ms for ms, _ in timed), 4),
+                comm_fraction=share,
                 paths={role: dict(c.paths) for role, c in self.par.communicators.items()},
                 **{key: round(max(rank[key] for rank in everyone), 1) for key in mine},
             )

@@ -1,0 +1,129 @@
+"""A step that is replayed as a CUDA graph is the step: same bits, same counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from parallel_cases import GPT, batch, gradients, make, policy
+
+from taco.comm import Meter, VirtualCommunicator
+from taco.config import Parallel
+from taco.parallel import Parallelism
+from taco.parallel.replay import WARM_UP, Replay, _Counts
+from taco.recipes import preset
+from taco.recipes.arms import VARIANTS
+
+VIRTUAL = Parallel(virtual_tp=4, microbatches=2)
+
+
+def counts(par: Parallelism) -> list:
+    each = par.communicators.values()
+    return [par.meter.totals(), [(dict(c.paths), c.calls, c.messages) for c in each]]
+
+
+def steps(par: Parallelism, count: int, *, replay: bool) -> list:
+    """(loss, gradients, counts) of each; the weights move."""
+    found = []
+    for step in range(count):
+        par.zero_grad()
+        loss = par.step(*batch(step), 2, replay=replay)
+        found.append((loss, gradients(par), counts(par)))
+        par.clip_(1.0)
+        with torch.no_grad():
+            for _, parameter in par.named_parameters():
+                parameter -= 0.1 * parameter.grad
+    return found
+
+
+def check_equal(left: list, right: list) -> None:
+    for step, (a, b) in enumerate(zip(left, right, strict=True)):
+        assert a[0] == b[0], step
+        assert a[2] == b[2], step
+        for name, grad in a[1].items():
+            assert torch.equal(grad, b[1][name]), (step, name)
+
+
+def test_without_a_gpu_replay_has_no_effect() -> None:
+    plain, asked = (make(GPT, VIRTUAL, policy(tp="int8")) for _ in range(2))
+    check_equal(steps(plain, 4, replay=False), steps(asked, 4, replay=True))
+    assert not asked.replayed
+
+
+def test_counts_of_a_pass_are_added_and_taken_back() -> None:
+    meter = Meter()
+    comm = VirtualCommunicator(2, preset("int8"), role="tp_forward", meter=meter)
+    parts = [torch.randn(512) for _ in range(2)]
+    before = meter.totals(), dict(comm.paths), comm.calls
+    passed = _Counts(meter, [comm])
+    comm.all_reduce(parts)
+    comm.all_reduce(parts)
+    passed.end()
+    once = meter.totals()["tp_forward"]
+    passed.add()
+    assert meter.totals()["tp_forward"] == {key: 2 * value for key, value in once.items()}
+    assert comm.calls == 4
+    assert sum(comm.paths.values()) == 4
+    passed.add(-2)
+    assert (meter.totals(), dict(+comm.paths), comm.calls) == before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("codec", ["none", "taco", "int8", "fp8", "fp8-tensor", "mxfp8", "tahquant"])
+def test_replayed_steps_are_the_steps(codec: str) -> None:
+    plain, asked = (make(GPT, VIRTUAL, policy(tp=codec), device="cuda") for _ in range(2))
+    check_equal(steps(plain, 6, replay=False), steps(asked, 6, replay=True))
+    assert asked.replayed
+    assert not plain.replayed
+
+
+@pytest.mark.gpu
+def test_another_shape_or_codec_is_another_recording() -> None:
+    par = make(GPT, VIRTUAL, policy(tp="int8"), device="cuda")
+    seen = []
+    for step, (rows, codec) in enumerate([(8, "int8")] * 4 + [(4, "int8")] * 3 + [(4, "taco")] * 3):
+        par.communicators["tp_forward"].codec = preset(codec)
+        results = []
+        for replay in (True, False):
+            par.zero_grad()
+            tokens, targets = (x[:rows] for x in batch(step))
+            results.append((par.step(tokens, targets, 2, replay=replay), gradients(par)))
+            seen.append(par.replayed)
+        assert results[0][0] == results[1][0]
+        assert all(torch.equal(grad, results[1][1][name]) for name, grad in results[0][1].items())
+    recorded = [False, False, True, True] + [False, False, True] * 2
+    assert seen[::2] == recorded
+    assert not any(seen[1::2])
+
+
+@pytest.mark.gpu
+def test_random_codecs_and_gradients_to_add_to_are_not_replayed() -> None:
+    par = make(GPT, VIRTUAL, policy(tp=VARIANTS["int8-stochastic"]), device="cuda")
+    steps(par, 4, replay=True)
+    assert not par.replayed
+    par = make(GPT, VIRTUAL, policy(tp="int8"), device="cuda")
+    for step in range(4):
+        par.step(*batch(step), 2, replay=True)
+        assert not par.replayed
+
+
+@pytest.mark.gpu
+def test_a_pass_that_waits_for_the_gpu_runs_without_a_graph() -> None:
+    weight = torch.nn.Parameter(torch.ones(4, device="cuda"))
+
+    def run(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = (weight * tokens.sum()).sum()
+        loss.item()
+        loss.backward()
+        return loss.detach()
+
+    replay, tokens = Replay([weight]), torch.ones(2, 2, device="cuda")
+    for step in range(WARM_UP + 2):
+        weight.grad = None
+        if step == WARM_UP:
+            with pytest.warns(UserWarning, match="without a CUDA graph"):
+                result, replayed = replay(run, tokens, tokens, "form", Meter(), [])
+        else:
+            result, replayed = replay(run, tokens, tokens, "form", Meter(), [])
+        assert result.item() == 16
+        assert not replayed
+        assert torch.equal(weight.grad, torch.full_like(weight, 4))

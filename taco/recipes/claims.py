@@ -109,7 +109,8 @@ CLAIMS: tuple[Claim, ...] = (
         paper_value="not published",
         source="abstract",
         experiment="accuracy",
-        method="mean absolute change of training loss, taco to the same-seed baseline: last over first quarter",
+        method="mean absolute change of training loss, taco to the same-seed baseline: last over first quarter, and "
+        "beyond that of runs that differ by rounding alone",
         threshold=1.0,
         unit="x",
     ),

@@ -188,12 +188,22 @@ def test_near_zero_is_decided_by_the_weaker_role(backward: float, verdict: str, 
     assert judge("near-zero", tmp_path, rows).verdict == verdict
 
 
-@pytest.mark.parametrize(("last", "verdict"), [(0.3, HOLDS), (0.1, FAILS), (math.nan, UNTESTABLE)])
-def test_error_growth(last: float, verdict: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("last", "chance", "verdict"),
+    [
+        (0.3, 0.1, HOLDS),
+        (0.1, 0.05, FAILS),
+        (math.nan, 0.1, UNTESTABLE),
+        (0.3, 0.3, UNTESTABLE),
+        (0.3, math.nan, UNTESTABLE),
+    ],
+)
+def test_error_growth_beyond_that_of_rounding(last: float, chance: float, verdict: str, tmp_path: Path):
     first = 0.2 if last == last else math.nan
     rows = seeds(loss("taco", 0.1) | {"first_quarter_pct": first, "last_quarter_pct": last})
-    assert judge("error-growth", tmp_path, rows).verdict == verdict
-    assert judge("error-growth", tmp_path, rows[:2]).verdict == UNTESTABLE
+    control = loss("none", 0.0) | {"seed": 1, "first_quarter_pct": 0.01, "last_quarter_pct": chance}
+    assert judge("error-growth", tmp_path, [*rows, control]).verdict == verdict
+    assert judge("error-growth", tmp_path, [*rows[:2], control]).verdict == UNTESTABLE
 
 
 @pytest.mark.parametrize(("delta", "verdict"), [(0.25, HOLDS), (0.26, FAILS), (math.nan, UNTESTABLE)])

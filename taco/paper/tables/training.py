@@ -121,7 +121,7 @@ def _differences(run: Summary, base: Summary | None) -> list[tuple[int, float, f
 def _quarters(run: Summary, base: Summary | None) -> tuple[float, float]:
     changes = [abs(change) for _, _, change in _differences(run, base)]
     quarter = len(changes) // 4
-    if not run.compressed or not quarter:
+    if not (run.compressed or run.control) or not quarter:
         return math.nan, math.nan
     return mean(changes[:quarter]), mean(changes[-quarter:])
 

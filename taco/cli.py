@@ -28,8 +28,12 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="e.g. train.steps=50")
     parser.add_argument("--source", default="fresh", help="results/SOURCE/RUN.jsonl is the log (default: fresh)")
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="folder of results/ and checkpoints/")
-    parser.add_argument("--capture", type=Path, metavar="FILE", help="also write the tensors sent in one step")
-    parser.add_argument("--capture-step", type=int, default=0, metavar="N", help="that step (default: the last)")
+    parser.add_argument(
+        "--capture", type=Path, metavar="FILE", help="also write the tensors sent in one step; {step} is its number"
+    )
+    parser.add_argument(
+        "--capture-step", type=int, nargs="+", default=[], metavar="N", help="that step, or several (default: the last)"
+    )
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--force", action="store_true", help="start again, over this run's log and checkpoints")
     again.add_argument(
@@ -50,7 +54,6 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _train(args: argparse.Namespace) -> int:
     require(args.threads >= 1, f"--threads {args.threads}", "at least 1", "a rank computes on a thread")
-    require(args.capture_step >= 0, f"--capture-step {args.capture_step}", "a step", "0 stands for the last one")
     run = override(find_run(args.run, recipes.RUNS), args.set)
     trainer = importlib.import_module("taco.train.trainer")
     files = importlib.import_module("taco.train.files")
@@ -61,7 +64,7 @@ def _train(args: argparse.Namespace) -> int:
         restart=args.on_mismatch == "restart",
         replay=not args.no_replay,
         capture=args.capture,
-        capture_step=args.capture_step,
+        capture_steps=tuple(args.capture_step),
     )
     device = args.device or ("cpu" if args.source == "mini" else "auto")
     trainer.train(run, options, os.environ, device=device, threads=args.threads)

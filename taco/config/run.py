@@ -21,6 +21,8 @@ class Model:
     arch: 'gpt' is GPT-2/3 (learned positions, LayerNorm, GELU), 'qwen' is Qwen2.5 (RoPE, RMSNorm,
         SwiGLU, grouped-query attention, QKV bias).
     vocab is the embedding's row count (tokens must be below it).
+    outlier_channels, outlier_scale: in the initial weights, how many channels of the residual stream every block writes
+        to so many times as strongly (0: none). Large trained models have such channels; here they test codecs.
     """
 
     name: str
@@ -35,6 +37,8 @@ class Model:
     tied: bool = True
     rope_theta: float = 1e6
     norm_eps: float = 1e-5
+    outlier_channels: int = 0
+    outlier_scale: float = 1.0
 
     def __post_init__(self) -> None:
         one_of("arch", self.arch, ("gpt", "qwen"), "these architectures exist")
@@ -51,6 +55,13 @@ class Model:
         )
         positive(
             "it is a frequency base or keeps a division finite", rope_theta=self.rope_theta, norm_eps=self.norm_eps
+        )
+        positive("it multiplies weights", outlier_scale=self.outlier_scale)
+        require(
+            0 <= self.outlier_channels <= self.hidden,
+            f"outlier_channels={self.outlier_channels}",
+            f"0 to hidden={self.hidden}",
+            "they are channels of the hidden states",
         )
         require(
             self.hidden % self.heads == 0,

@@ -63,20 +63,26 @@ def _generator(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-def initial_value(name: str, shape: torch.Size, *, seed: int, layers: int, tied_to: str = "") -> Tensor:
+def initial_value(
+    name: str, shape: torch.Size, *, seed: int, layers: int, tied_to: str = "", outliers: tuple[int, float] = (0, 1.0)
+) -> Tensor:
     """The initial value of parameter `name`: fp32 on the CPU, the same on every device and rank.
 
     Matrices are normal(0, 0.02); those that write into the residual stream are divided by sqrt(2 * layers) (GPT-2).
     Biases are 0 and norm weights 1. Each parameter has its own generator, seeded by (seed, name), so a pipeline
     stage or a rank gets the full model's values without making the others. `tied_to`: the embedding's name when
-    the head shares its weight.
+    the head shares its weight. outliers: (count, factor) of channels that are written to more strongly, spread evenly.
     """
     if len(shape) < 2:
         return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
     if name == HEAD and tied_to:
         name = tied_to
     std = INIT_STD / math.sqrt(2 * layers) if name.endswith(RESIDUAL) else INIT_STD
-    return torch.empty(shape).normal_(0.0, std, generator=_generator(seed, name))
+    value = torch.empty(shape).normal_(0.0, std, generator=_generator(seed, name))
+    count, factor = outliers
+    if count and name.endswith(RESIDUAL):
+        value[torch.arange(count) * shape[0] // count] *= factor
+    return value
 
 
 @torch.no_grad()
@@ -92,6 +98,7 @@ def initialize_(model: nn.Module, seed: int) -> None:
             seed=seed,
             layers=model.config.layers,
             tied_to=model.embedding_name if model.config.tied else "",
+            outliers=(model.config.outlier_channels, model.config.outlier_scale),
         )
         if isinstance(parameter, DTensor):
             local = full.to(parameter.device_mesh.device_type, parameter.dtype)

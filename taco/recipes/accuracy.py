@@ -45,6 +45,8 @@ _SCREEN, _FINAL = _longer(2000, 100), _longer(6104, 200)  # 32.8 M and 100.0 M t
 LOOK = Budget(suffix="", data=FULL_DATA, train=FULL_TRAIN)
 SCREEN = Budget(suffix="-33m", data=_ENGLISH, train=_SCREEN)
 FINAL = Budget(suffix="-100m", data=_ENGLISH, train=_FINAL)
+# a high rate without decay grows outlier channels (arXiv 2405.19279)
+HOT = Budget(suffix="-hot", data=FULL_DATA, train=replace(FULL_TRAIN, lr=3e-3, min_lr=3e-4, weight_decay=0.0))
 CODE_SCREEN = Budget(suffix="-code-33m", data=_CODE, train=_SCREEN)
 CODE_FINAL = Budget(suffix="-code-100m", data=_CODE, train=_FINAL)
 
@@ -108,10 +110,12 @@ class Stage:
     runs: tuple[Run, ...]
 
 
-GPT, QWEN = "gpt-125m", "qwen-0.5b-tp8"
+GPT, QWEN, PLANTED = "gpt-125m", "qwen-0.5b-tp8", "gpt-125m-outliers"
 # fewer bytes at a loss that looks like the baseline's; the paper's codec and its rival; what the paper implies
 NEAR = ("taco", "int8", "int6", "fp8", "int8-int4")
 FINALISTS = (*NEAR, "int6-int4", "tahquant")
+# codecs that an outlier in a message harms in different ways, and the same without what protects them
+SPIKED = ("taco", "int8", "int6", "int4", "fp8", "fp8-tensor", "mxfp8", "int8-unrotated", "int4-unrotated")
 _REST = tuple(name for name in ARMS if name not in ("none", *NEAR))
 
 QUEUE: tuple[Stage, ...] = (
@@ -126,6 +130,14 @@ QUEUE: tuple[Stage, ...] = (
         runs=_arms(GPT, NEAR, SEEDS, LOOK),
     ),
     Stage(name="looks", why="every arm once, cheaply: what need not be screened", runs=_arms(GPT, _REST, (1,), LOOK)),
+    Stage(
+        name="outliers",
+        why="what outlier channels do to an arm, planted in the weights and grown at a high rate",
+        runs=_arms(PLANTED, ("none", *SPIKED), (1,), LOOK)
+        + _controls(PLANTED, (2,), (1,), LOOK)
+        + _arms(GPT, ("none", *SPIKED), (1,), HOT)
+        + _controls(GPT, (2,), (1,), HOT),
+    ),
     Stage(
         name="screen",
         why="the arms nearest to the baseline at ten times the tokens, with controls",

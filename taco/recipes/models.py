@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from taco.config import Model
 from taco.recipes.names import by_name
 
@@ -34,3 +36,6 @@ MODELS: dict[str, Model] = by_name(
     _qwen("qwen2.5-3b", 36, 2048, 16, 2, 11008),
     _qwen("qwen2.5-7b", 28, 3584, 28, 4, 18944, vocab=152064, tied=False),
 )
+# 4 of 768 channels hold four fifths of the residual stream's energy at the start
+OUTLIERS = replace(MODELS["gpt-125m"], name="gpt-125m-outliers", outlier_channels=4, outlier_scale=30.0)
+MODELS[OUTLIERS.name] = OUTLIERS

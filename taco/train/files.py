@@ -15,7 +15,9 @@ from taco.train import checkpoint
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a run is done, as opposed to what it computes. capture_step 0 is the last step.
+    """How a run is done, as opposed to what it computes.
+
+    capture: file of the tensors sent in one of capture_steps (none: the last), with {step} where its number goes.
 
     force: start again, whatever is there. restart: start again where going on is impossible, instead of an error.
     replay: run steps as CUDA graphs where that is possible, see `Parallelism.step`.
@@ -27,7 +29,26 @@ class Options:
     restart: bool = False
     replay: bool = True
     capture: Path | None = None
-    capture_step: int = 0
+    capture_steps: tuple[int, ...] = ()
+
+    def captures(self, run: Run) -> dict[int, Path]:
+        """Step -> the file of what it sends.
+
+        Raises ConfigError for a step that the run does not have, and for several in one file.
+        """
+        steps, last = self.capture_steps or (run.train.steps,), run.train.steps
+        for step in steps:
+            require(1 <= step <= last, f"--capture-step {step}", f"a step from 1 to {last}", "the run has these")
+        if self.capture is None:
+            return {}
+        files = {step: Path(str(self.capture).replace("{step}", str(step))) for step in steps}
+        require(
+            len(set(files.values())) == len(files),
+            f"--capture {self.capture} for steps {', '.join(map(str, files))}",
+            "{step} in the name",
+            "each step has its own file",
+        )
+        return files
 
 
 class Files:
@@ -61,12 +82,13 @@ def _is_finished(run: Run, files: Files, options: Options) -> bool:
             "need this run's or none; "
             "because a result is not overwritten (--force does, --out puts the new one elsewhere)"
         )
-    require(
-        options.capture is None or options.capture.exists(),
-        f"--capture {options.capture} for a finished run",
-        "--force",
-        "tensors are captured while the run trains",
-    )
+    for file in options.captures(run).values():
+        require(
+            file.exists(),
+            f"--capture {file} for a finished run",
+            "--force",
+            "tensors are captured while the run trains",
+        )
     return True
 
 
@@ -77,8 +99,7 @@ def start_step(run: Run, files: Files, options: Options) -> int | None:
     run starts again over them, and with `force` it does so always. Changes no file: what is in the way goes when the
     new log is opened (`Files.clear`), so that a run whose data or model turn out to be bad has removed nothing.
     """
-    at = options.capture_step or run.train.steps
-    require(at <= run.train.steps, f"--capture-step {at}", f"at most {run.train.steps}", "the run ends there")
+    options.captures(run)
     if not options.force:
         try:
             return _resume_step(run, files, options)
@@ -93,9 +114,9 @@ def _resume_step(run: Run, files: Files, options: Options) -> int | None:
     if _is_finished(run, files, options):
         return None
     step = checkpoint.newest(files.checkpoints, run) or 0
-    at = options.capture_step or run.train.steps
-    missed = options.capture is not None and not options.capture.exists() and at <= step
-    require(not missed, f"--capture-step {at} after a resume at step {step}", "--force", "that step is already done")
+    for at, file in options.captures(run).items():
+        missed = not file.exists() and at <= step
+        require(not missed, f"--capture-step {at} after a resume at step {step}", "--force", "that step is done")
     if step:
         resumable(files.log, {"config": to_dict(run)}, step)
     return step

@@ -54,6 +54,7 @@ class Trainer:
     def __init__(self, run: Run, here: World, options: Options, start: int) -> None:
         self.run, self.here, self.options, self.start = run, here, options, start
         self.files, self.doing = Files(run, options), "setting up"
+        self.captures = options.captures(run)
         p, t = run.parallel, run.train
         torch.manual_seed(t.seed)
         self.train_data, self.held_out, self.other = datasets(run)
@@ -151,9 +152,8 @@ class Trainer:
     def _watched_step(self, step: int) -> None:
         """A step, with the observers that are due on it."""
         t, p = self.run.train, self.run.parallel
-        last = self.options.capture_step or t.steps
         sqnr = Sqnr(self.run.policy) if t.monitor_every and step % t.monitor_every == 0 else None
-        capture = Capture(p.virtual_tp) if self.options.capture and step == last and self.here.rank == 0 else None
+        capture = Capture(p.virtual_tp) if step in self.captures and self.here.rank == 0 else None
         self.watch.watchers = [w for w in (sqnr, capture) if w]
         self._step(step)
         self.watch.watchers = []
@@ -161,7 +161,7 @@ class Trainer:
             for record in self._gathered(sqnr.records):
                 self._write("sqnr", step=step, **record)
         if capture:
-            capture.save(self.options.capture, run=self.run.name, step=step)
+            capture.save(self.captures[step], run=self.run.name, step=step)
 
     def _gathered(self, records: list[dict]) -> list[dict]:
         """Records of the first rank of every pipeline stage, on rank 0; other ranks get an empty list."""

@@ -1,5 +1,7 @@
 """The plain decoders: initial weights, stages, shards, rotary positions, sizes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import distributed as dist
@@ -100,6 +102,18 @@ def test_meta_model_is_initialised_later_to_the_same_weights(config):
     models.initialize_(late, 9)
     now = models.build(config, 9).state_dict()
     assert all(torch.equal(value, now[name]) for name, value in late.state_dict().items())
+
+
+@BOTH
+def test_outliers_are_planted_in_what_blocks_write(config):
+    plain = models.build(config, 9).state_dict()
+    spiked = models.build(replace(config, outlier_channels=2, outlier_scale=50.0), 9).state_dict()
+    writers = {"c_proj.weight", "o_proj.weight", "down_proj.weight"}
+    factor = torch.ones(config.hidden, 1)
+    factor[[0, config.hidden // 2]] = 50.0
+    changed = {name for name, value in plain.items() if not torch.equal(value, spiked[name])}
+    assert changed == {name for name in plain if ".".join(name.split(".")[-2:]) in writers}
+    assert all(torch.equal(spiked[name], factor * plain[name]) for name in changed)
 
 
 @BOTH

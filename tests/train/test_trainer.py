@@ -94,7 +94,7 @@ def test_bytes_on_the_wire_are_those_of_the_formula(tmp_path, data):
 def test_capture_and_monitor_see_the_same_tensors(tmp_path, data):
     file = tmp_path / "captured" / "x.safetensors"
     run = tiny_run(data, steps=4, monitor_every=2, parallel=Parallel(virtual_tp=4), chosen=policy(tp="taco"))
-    fit(run, tmp_path, capture=file, capture_step=2)
+    fit(run, tmp_path, capture=file, capture_steps=(2,))
     records = [r for r in log_of(tmp_path).of("sqnr") if r["step"] == 2]
     assert {r["step"] for r in log_of(tmp_path).of("sqnr")} == {2, 4}
     assert {r["role"] for r in records} == {"tp_forward", "tp_backward"}
@@ -109,10 +109,22 @@ def test_capture_and_monitor_see_the_same_tensors(tmp_path, data):
             assert 25 < r["sqnr_db"] < 40
 
 
+def test_several_steps_are_captured_each_in_its_file(tmp_path, data):
+    run = tiny_run(data, steps=3, parallel=Parallel(virtual_tp=2), chosen=policy(tp="int8"))
+    with pytest.raises(ConfigError, match=re.escape("{step} in the name")):
+        fit(run, tmp_path, capture=tmp_path / "c", capture_steps=(1, 3))
+    fit(run, tmp_path, capture=tmp_path / "c-{step}", capture_steps=(1, 3))
+    steps = {}
+    for file in tmp_path.glob("c-*"):
+        with safe_open(file, framework="pt") as captured:
+            steps[file.name] = captured.metadata()["step"]
+    assert steps == {"c-1": "1", "c-3": "3"}
+
+
 def test_watching_changes_no_number(tmp_path, data):
     grid = {"parallel": Parallel(virtual_tp=2), "chosen": policy(tp="int6"), "steps": 4}
     fit(tiny_run(data, **grid), tmp_path / "blind")
-    fit(tiny_run(data, monitor_every=1, **grid), tmp_path / "seeing", capture=tmp_path / "c", capture_step=2)
+    fit(tiny_run(data, monitor_every=1, **grid), tmp_path / "seeing", capture=tmp_path / "c", capture_steps=(2,))
     assert numbers(log_of(tmp_path / "seeing")) == numbers(log_of(tmp_path / "blind"))
 
 
@@ -126,13 +138,13 @@ def test_stages_report_to_the_first_rank(tmp_path, data):
 
 def test_capture_that_cannot_happen_is_refused_before_training(tmp_path, data):
     with pytest.raises(ConfigError, match="--capture-step 99"):
-        fit(tiny_run(data), tmp_path, capture=tmp_path / "c", capture_step=99)
+        fit(tiny_run(data), tmp_path, capture=tmp_path / "c", capture_steps=(99,))
     fit(tiny_run(data), tmp_path, stop=8)
     with pytest.raises(ConfigError, match=re.escape("--capture-step 2 after a resume at step 6")):
-        fit(tiny_run(data), tmp_path, capture=tmp_path / "c", capture_step=2)
+        fit(tiny_run(data), tmp_path, capture=tmp_path / "c", capture_steps=(2,))
     fit(tiny_run(data), tmp_path)
     with pytest.raises(ConfigError, match="finished run"):
-        fit(tiny_run(data), tmp_path, capture=tmp_path / "c", capture_step=2)
+        fit(tiny_run(data), tmp_path, capture=tmp_path / "c", capture_steps=(2,))
 
 
 def test_capture_of_a_run_that_sends_nothing_is_an_error_and_no_result(tmp_path, data):

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from taco.config import completed
+
 VERSION = 1
 
 
@@ -58,7 +60,8 @@ def resumable(path: str | Path, header: dict, step: int) -> list[dict]:
             "because the log would start in the middle (--force starts the run again)"
         )
     given = json.loads(_encode(header))
-    other = [key for key in ("config", "corpus") if key in given and given[key] != lines[0].get(key)]
+    checked = [key for key in ("config", "corpus") if key in given]
+    other = [key for key in checked if completed(given[key]) != completed(lines[0].get(key))]
     if other:
         raise LogError(
             f"got {part} of another run (its {' and '.join(other)}); need the log of this run; "

@@ -21,6 +21,7 @@ from taco.config import (
     TensorCodec,
     Train,
     codec_from_dict,
+    completed,
     run_from_dict,
     to_dict,
 )
@@ -43,6 +44,17 @@ def test_every_recipe_survives_json():
 def test_every_preset_survives_json(name):
     assert codec_from_dict(json.loads(json.dumps(to_dict(preset(name))))) == preset(name)
     assert preset(name).name == name
+
+
+def test_what_was_written_before_a_field_existed_has_its_default():
+    run = _run(policy=policy(tp="int4"))
+    old = json.loads(json.dumps(to_dict(run)))
+    for role in ("tp_forward", "tp_backward"):
+        assert old["policy"][role].pop("difference") is False
+    assert run_from_dict(old) == run
+    assert completed(old) == completed(to_dict(run)) == to_dict(run)
+    for other in ({"steps": 4}, None, [1], old | {"name": ""}):
+        assert completed(other) == other
 
 
 def test_every_experiment_names_known_runs():

@@ -22,7 +22,7 @@ from taco.config.codec import (
     TensorCodec,
 )
 from taco.config.grid import ROLES, TRANSPORTS, VIRTUAL_SUMS, Parallel, Policy
-from taco.config.plain import CODEC_CLASSES, codec_from_dict, run_from_dict, to_dict
+from taco.config.plain import CODEC_CLASSES, codec_from_dict, completed, run_from_dict, to_dict
 from taco.config.run import DTYPES, PROMPT_TOKENS, Data, Model, Run, Train
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "TensorCodec",
     "Train",
     "codec_from_dict",
+    "completed",
     "require",
     "run_from_dict",
     "to_dict",

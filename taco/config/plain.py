@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import Any
 
-from taco.config.check import one_of, require
+from taco.config.check import ConfigError, one_of, require
 from taco.config.codec import AsymmetricCodec, CastCodec, Codec, GroupCodec, NoCodec, TahQuantCodec, TensorCodec
 from taco.config.grid import Parallel, Policy
 from taco.config.run import Data, Model, Run, Train
@@ -74,3 +75,14 @@ def run_from_dict(data: dict) -> Run:
         if name in data:
             parts[name] = _build(cls, data.pop(name), name)
     return _build(Run, {**data, **parts}, "run")
+
+
+def completed(data: Any) -> Any:
+    """JSON data of a run with the defaults of fields that did not exist when it was written; other data as it is.
+
+    Two runs are the same where these are equal, whenever they were written.
+    """
+    try:
+        return json.loads(json.dumps(to_dict(run_from_dict(data))))
+    except ConfigError:
+        return data

@@ -23,7 +23,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 
-from taco.config import Run, to_dict
+from taco.config import Run, completed, to_dict
 from taco.train.launch import World
 
 VERSION = 1
@@ -56,7 +56,7 @@ def newest(root: Path, run: Run) -> int | None:
     folder = _folder(root, found[-1])
     try:
         about = json.loads((folder / "run.json").read_text())
-        version, config, files = about["version"], about["config"], about["files"]
+        version, config, files = about["version"], completed(about["config"]), about["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"got {folder} without a readable run.json ({error}); need a complete checkpoint; "
@@ -64,7 +64,7 @@ def newest(root: Path, run: Run) -> int | None:
         ) from error
     if version != VERSION:
         raise CheckpointError(f"got {folder} of version {version}; need version {VERSION}; because the layout differs")
-    if config != json.loads(json.dumps(to_dict(run))):
+    if config != completed(to_dict(run)):
         raise CheckpointError(
             f"got {folder} of another run ({differences(config, to_dict(run))}); "
             "need a checkpoint of this configuration; "

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from taco.config import ConfigError, Run, require, to_dict
+from taco.config import ConfigError, Run, completed, require, to_dict
 from taco.log import LogError, part_path, read, resumable
 from taco.train import checkpoint
 
@@ -75,8 +74,8 @@ def _is_finished(run: Run, files: Files, options: Options) -> bool:
     """Whether the log of this run is there. Raises `LogError` if another run's is, or one that cannot be read."""
     if not files.log.exists():
         return False
-    config = read(files.log).header.get("config")
-    if config != json.loads(json.dumps(to_dict(run))):
+    config = completed(read(files.log).header.get("config"))
+    if config != completed(to_dict(run)):
         raise LogError(
             f"got {files.log} of another configuration ({checkpoint.differences(config, to_dict(run))}); "
             "need this run's or none; "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
 
 import pytest
 from distributed import run_ranks
@@ -102,6 +104,34 @@ def test_finished_run_is_not_run_again_unless_forced(tmp_path, data):
     assert fit(run, tmp_path, force=True) == 0
     assert first.path.read_bytes() != before
     assert numbers(log_of(tmp_path)) == numbers(first)
+
+
+def _without_a_field(config: dict) -> None:
+    for role in ("tp_forward", "tp_backward"):
+        del config["policy"][role]["difference"]
+
+
+def _age_log(path: Path) -> None:
+    """Take a field out of a log's header, as if it were written before the field existed."""
+    header, *rest = path.read_text().splitlines(keepends=True)
+    record = json.loads(header)
+    _without_a_field(record["config"])
+    path.write_text(json.dumps(record) + "\n" + "".join(rest))
+
+
+def test_what_was_written_before_a_field_existed_goes_on(tmp_path, data):
+    run = tiny_run(data, parallel=Parallel(virtual_tp=2), chosen=policy(tp="int8"))
+    fit(run, tmp_path / "whole")
+    fit(run, tmp_path / "cut", stop=8)
+    for path in (tmp_path / "cut" / "checkpoints").rglob("run.json"):
+        about = json.loads(path.read_text())
+        _without_a_field(about["config"])
+        path.write_text(json.dumps(about))
+    _age_log(next((tmp_path / "cut" / "results").rglob("*.part")))
+    assert fit(run, tmp_path / "cut") == 6
+    assert numbers(log_of(tmp_path / "cut")) == numbers(log_of(tmp_path / "whole"))
+    _age_log(log_of(tmp_path / "whole").path)
+    assert fit(run, tmp_path / "whole") is None
 
 
 def test_another_runs_result_is_not_overwritten(tmp_path, data):

@@ -57,6 +57,15 @@ def test_what_was_written_before_a_field_existed_has_its_default():
         assert completed(other) == other
 
 
+def test_a_clip_survives_json():
+    codec = dataclasses.replace(preset("int4"), name="clipped", clip=0.95)
+    assert codec_from_dict(json.loads(json.dumps(to_dict(codec)))) == codec
+    assert dataclasses.replace(codec, clip=1) == dataclasses.replace(codec, clip=1.0)
+    old = to_dict(preset("int4"))
+    assert old.pop("clip") == 1.0
+    assert codec_from_dict(old) == preset("int4")
+
+
 def test_every_experiment_names_known_runs():
     for experiment in EXPERIMENTS.values():
         assert {*experiment.mini, *experiment.full} <= set(RUNS)
@@ -74,6 +83,14 @@ BAD = {
     "group=8": lambda: GroupCodec(name="x", group=8),
     "rotation_size=256": lambda: GroupCodec(name="x", group=128, rotation_size=256),
     "intra_payload": lambda: GroupCodec(name="x", intra_payload="int5"),
+    "clip=0": lambda: GroupCodec(name="x", clip=0),
+    "clip=-0.5": lambda: GroupCodec(name="x", clip=-0.5),
+    "clip=1.01": lambda: GroupCodec(name="x", clip=1.01),
+    "clip=nan": lambda: GroupCodec(name="x", clip=float("nan")),
+    "clip=True": lambda: GroupCodec(name="x", clip=True),
+    "clip='0.9'": lambda: GroupCodec(name="x", clip="0.9"),
+    "clip=0.9 with payload='e4m3'": lambda: GroupCodec(name="x", payload="e4m3", clip=0.9),
+    "clip=0.9 with payload='e5m2'": lambda: GroupCodec(name="x", payload="e5m2", clip=0.9),
     "bits=3": lambda: AsymmetricCodec(name="x", bits=3),
     "tile=16": lambda: TahQuantCodec(name="x", tile=16),
     "low_fraction": lambda: TahQuantCodec(name="x", low_fraction=1.5),

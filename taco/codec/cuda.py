@@ -47,11 +47,19 @@ def available() -> bool:
     return True
 
 
+def why_not(config: GroupCodec) -> str:
+    """Why the kernels cannot run this codec, or ''."""
+    return "" if config.clip == 1 else f"clip={config.clip} has no kernel (kernels scale by the whole absmax)"
+
+
 def number(config: GroupCodec) -> int:
     """The codec as kernels/binding.cpp reads it: fields of 3, 2, 1, 1, 1, 4, 4 bits, lowest first.
 
     They are payload, scale, adaptive, signed, stochastic, log2 of the group, log2 of the rotation block (0: none).
+    Raises `ValueError` for a codec that the kernels cannot run: the number would be that of another.
     """
+    if reason := why_not(config):
+        raise ValueError(f"got codec {config.name!r}; need one that the kernels can run; because {reason}")
     block = 1 if config.rotation == "none" else config.rotation_size or config.group
     fields = (
         (PAYLOADS.index(config.payload), 3),

@@ -40,7 +40,8 @@ def coder(config: Codec, backend: str = "auto") -> Coder:
 
     backend of codecs that have kernels (group, min/max, TAH-Quant): 'auto' runs them on CUDA tensors and plain torch
     elsewhere; 'reference' runs plain torch on every device; 'cuda' only the kernels. The other codecs are plain torch.
-    Raises `ValueError` for an unknown backend or configuration class.
+    A clipped group codec has no kernels: 'auto' is plain torch. Raises `ValueError` for an unknown backend or
+    configuration class, and for 'cuda' where there are no kernels.
     """
     if backend not in BACKENDS:
         raise ValueError(f"got backend={backend!r}; need one of {', '.join(BACKENDS)}; because those paths exist")

@@ -15,16 +15,19 @@ from taco.config import GroupCodec
 
 
 class GroupCoder(KernelCoder):
-    """Group codec on any device. In `sum_into` kernels take INT8 into fewer bits and every payload into itself."""
+    """Group codec on any device; with clip < 1 in plain torch.
+
+    In `sum_into` kernels take INT8 into fewer bits and every payload into itself.
+    """
 
     linear: ClassVar[bool] = True
     config: GroupCodec
 
     def __init__(self, config: GroupCodec, backend: str = "auto") -> None:
-        super().__init__(config, backend)
+        super().__init__(config, backend, cuda.why_not(config))
         self.align = config.group
         self.sliceable = config.rounding == "nearest"  # noise depends on an element's place in the message
-        self._number = cuda.number(config)
+        self._number = -1 if self.no_kernel else cuda.number(config)
         self.seeded = config.rounding == "stochastic"
         self._sizes: dict[int, int] = {}
 
@@ -107,7 +110,8 @@ class GroupCoder(KernelCoder):
     def sum_into(self, target: GroupCoder, packets: Tensor, numel: int, *, seed: int = 0) -> Tensor:
         """packets uint8 [N >= 1, nbytes] of this coder -> `target`'s Packet of their fp32 sum, without a transform.
 
-        Raises `ValueError` unless both codecs have the same group and rotation, so that coefficients mean the same.
+        Into a codec without kernels plain torch sums. Raises `ValueError` unless both codecs have the same group and
+        rotation, so that coefficients mean the same, and `RuntimeError` where kernels are to run and have no such pair.
         """
         ours, theirs = ((c.group, c.rotation, c.rotation_size or c.group) for c in (self.config, target.config))
         if ours != theirs:
@@ -118,7 +122,12 @@ class GroupCoder(KernelCoder):
         self._check(packets, (len(packets), self.nbytes(numel, torch.float32)), torch.float32)
         if numel == 0:
             return torch.empty(0, dtype=torch.uint8, device=packets.device)
-        if self._on_kernels(packets):
+        if target.no_kernel and self.backend == "cuda":
+            raise RuntimeError(
+                f"got backend='cuda' for sums into codec {target.config.name!r}; need 'auto' or 'reference'; because "
+                f"{target.no_kernel}"
+            )
+        if (target if target.no_kernel else self)._on_kernels(packets):
             narrower = self.config.payload == "int8" and target.config.payload in ("int6", "int4")
             if not narrower and self.config.payload != target.config.payload:
                 raise RuntimeError(

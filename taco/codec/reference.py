@@ -6,9 +6,11 @@ Every step is one IEEE fp32 operation on tensors, without fused multiply-add. Gr
     x, z       [group, n]     n groups of data, of their unscaled transform (fp32)
     M, s, a    [n]            absmax, scale, alpha of each group (fp32)
     f                         size^-1/2, 1 without a rotation
+    c                         clip, at most 1
     q          [group, n]     payload codes (uint8; integers in two's complement)
 
-    encode   z = FWHT(x * signs);  M = max|z| * (a * f);  s = round_up(M / T);  q = round(z * ((a * f) * (1 / s)))
+    encode   z = FWHT(x * signs);  M = max|z| * (a * f);  s = round_up(c * M / T)
+             q = round(z * ((a * f) * (1 / s))), at most T in magnitude
     decode   y = FWHT(q) * (s * (1 / a) * f) * signs
     sum      z = sum of q * (s * (1 / a));  decoded: y = FWHT(z) * f * signs;  encoded again: f = 1 and no transform
              a group with s / a of 2^119 or more, whose products could overflow, is NaN in a sum
@@ -187,10 +189,10 @@ def load_scale(stored: Tensor, scale: str) -> Tensor:
 
 
 def round_payload(y: Tensor, payload: str, u: Tensor | None = None) -> Tensor:
-    """y fp32 or fp64, |y| about T or less -> codes uint8.
+    """y fp32 or fp64, also infinite -> codes uint8.
 
     Without u to nearest even; with u fp32 in [0, 1) up with a probability equal to the remainder. Values beyond T
-    (rounding of z / s) become T.
+    (rounding of z / s, or clipped) become T, those below -T become -T.
     """
     target = TARGET[payload]
     if u is not None:
@@ -240,13 +242,14 @@ def quantise(
     """Coefficients z * factor of len(seeds) messages -> codes uint8 [group, n] and scales fp32 [n].
 
     z: fp32 [group, n]. factor: fp32 [n], or a number for all groups. A group of zeros has scale 0, one that is not
-    finite (or overflowed in the transform) scale NaN; both have codes 0.
+    finite (or overflowed in the transform) scale NaN; both have codes 0. Which groups those are does not depend on
+    config.clip.
     """
     absmax = z.abs().amax(0) * factor
     finite = absmax < math.inf
     usable = finite & (absmax > 0)
     smallest = SMALLEST_ADAPTIVE_SCALE if config.adaptive_scale else SMALLEST_SCALE
-    s = round_up(under(absmax, TARGET[config.payload]).clamp(min=smallest), config.scale)
+    s = round_up(under(absmax * config.clip, TARGET[config.payload]).clamp(min=smallest), config.scale)
     g = torch.where(usable, over(1.0, s) * factor, 0.0)
     z = torch.where(usable, z, 0.0)
     u = None

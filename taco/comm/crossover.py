@@ -63,7 +63,10 @@ class Key:
 
     def filename(self) -> str:
         """A readable name of a file that no other key has."""
-        data = json.dumps(_plain(self), sort_keys=True).encode()
+        plain = _plain(self)
+        if plain["codec"].get("clip") == 1:
+            del plain["codec"]["clip"]  # tables from before codecs had a clip keep their names
+        data = json.dumps(plain, sort_keys=True).encode()
         parts = (self.device, self.transport, f"{self.world_size}x", self.codec.name, self.dtype)
         readable = "-".join(re.sub(r"[^A-Za-z0-9.]+", "_", part).strip("_") for part in parts)
         return f"{readable}-{hashlib.sha256(data).hexdigest()[:12]}.json"

@@ -57,6 +57,8 @@ def why_not(codec: Codec, group: dist.ProcessGroup | None, device: torch.device)
     """Why `Fused` cannot run there, or ''. Asks no other rank: `Fused` itself finds memory that they cannot share."""
     if not isinstance(codec, (GroupCodec, NoCodec)):
         return f"codec {codec.name!r} has no fused kernel (group codecs and none have)"
+    if isinstance(codec, GroupCodec) and (reason := cuda.why_not(codec)):
+        return f"codec {codec.name!r} has no fused kernel: {reason}"
     if device.type != "cuda":
         return f"tensors are on {device.type}, not on a GPU"
     if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from taco.codec.base import Coder
 from taco.codec.group import GroupCoder
-from taco.config import Codec
+from taco.config import Codec, GroupCodec
 
 _MASK = (1 << 64) - 1
 
@@ -41,9 +41,13 @@ def packet_seeds(coder: Coder, seed: int, rank: int, count: int) -> list[int]:
 
 
 def inner_codec(codec: Codec) -> Codec:
-    """The codec of the intra-node level of a hierarchical collective: `intra_payload` where the codec has one."""
-    payload = getattr(codec, "intra_payload", "")
-    return replace(codec, payload=payload) if payload else codec
+    """The codec of the intra-node level of a hierarchical collective: `intra_payload` where the codec has one.
+
+    It is not clipped: a clip that pays for the codec's own payload need not for one of more bits.
+    """
+    if not isinstance(codec, GroupCodec) or not codec.intra_payload:
+        return codec
+    return replace(codec, payload=codec.intra_payload, clip=1.0)
 
 
 def _fill(packets: Sequence[Tensor], slot: int) -> Tensor:

@@ -7,7 +7,8 @@ from typing import Literal
 
 from taco.config.check import one_of, positive, require
 
-PAYLOADS = ("e4m3", "e5m2", "int8", "int6", "int4")
+FLOATS = ("e4m3", "e5m2")
+PAYLOADS = (*FLOATS, "int8", "int6", "int4")
 ROTATIONS = ("none", "hadamard", "signed")
 SCALES = ("fp32", "bf16", "e8m0")
 ROUNDINGS = ("nearest", "stochastic")
@@ -35,7 +36,7 @@ class CastCodec(Codec):
     payload: Literal["e4m3", "e5m2"] = "e4m3"
 
     def __post_init__(self) -> None:
-        one_of("payload", self.payload, ("e4m3", "e5m2"), "only FP8 holds a value without a scale")
+        one_of("payload", self.payload, FLOATS, "only FP8 holds a value without a scale")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class TensorCodec(Codec):
     payload: Literal["e4m3", "e5m2", "int8"] = "e4m3"
 
     def __post_init__(self) -> None:
-        one_of("payload", self.payload, ("e4m3", "e5m2", "int8"), "the payload is one byte")
+        one_of("payload", self.payload, (*FLOATS, "int8"), "the payload is one byte")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,9 @@ class GroupCodec(Codec):
     adaptive_scale: also send the paper's alpha (fp32), computed from the RMS before the rotation.
     intra_payload: payload of the first, intra-node level of a hierarchical collective (SDP4Bit's
         INT8 before INT4); empty means the same payload at both levels.
+    clip: the scale is that of clip * absmax, 0 < clip <= 1, and coefficients beyond the range become its end: the
+        others get finer steps. For integer payloads; plain torch codes it on every device, because the kernels scale
+        by the whole absmax. A first level with `intra_payload` is not clipped.
     difference: encode the difference to the last value sent (SDP4Bit's weights); only for a message
         that repeats every step, so only the role dp_weight accepts it.
     """
@@ -74,6 +78,7 @@ class GroupCodec(Codec):
     rounding: str = "nearest"
     intra_payload: str = ""
     difference: bool = False
+    clip: float = 1.0
 
     def __post_init__(self) -> None:
         one_of("payload", self.payload, PAYLOADS, "these payloads have a wire format")
@@ -94,6 +99,22 @@ class GroupCodec(Codec):
             f"rotation_size={self.rotation_size}",
             f"at most group={self.group}",
             "a rotation may not cross a group",
+        )
+        self._check_clip()
+
+    def _check_clip(self) -> None:
+        number = isinstance(self.clip, (int, float)) and not isinstance(self.clip, bool)
+        require(
+            number and 0 < self.clip <= 1,
+            f"clip={self.clip!r}",
+            "a number above 0, at most 1",
+            "it is the share of the absmax that the payload's range covers",
+        )
+        require(
+            self.clip == 1 or self.payload not in FLOATS,
+            f"clip={self.clip!r} with payload={self.payload!r}",
+            "clip=1 or an integer payload",
+            "steps of a float are relative: a smaller scale makes none finer and only saturates the largest",
         )
 
 

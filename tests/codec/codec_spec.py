@@ -108,7 +108,7 @@ def encode(x: np.ndarray, config, seed: int) -> bytes:
             codes += [0] * group
             continue
         smallest = F(2.0**-116) if config.adaptive_scale else F(2.0**-126)
-        s = round_scale(max(absmax / F(TOP[config.payload]), smallest), config.scale)
+        s = round_scale(max(F(absmax * F(config.clip)) / F(TOP[config.payload]), smallest), config.scale)
         scales += scale_bits(s, config.scale)
         g = F((F(1) / s) * factor)
         stochastic = config.rounding == "stochastic"

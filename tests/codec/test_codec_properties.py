@@ -22,9 +22,11 @@ quick = settings(max_examples=60, deadline=None, derandomize=True)
 @st.composite
 def group_codecs(draw, rounding: tuple[str, ...] = ("nearest", "stochastic")) -> GroupCodec:
     group = draw(st.sampled_from((32, 64, 128, 256)))
+    payload = draw(st.sampled_from(tuple(TOP)))
     return GroupCodec(
         name="drawn",
-        payload=draw(st.sampled_from(tuple(TOP))),
+        payload=payload,
+        clip=draw(st.sampled_from((1.0, 0.95, 0.5) if payload.startswith("int") else (1.0,))),
         group=group,
         rotation=draw(st.sampled_from(("none", "hadamard", "signed"))),
         rotation_size=draw(st.sampled_from((0, 16, group))),
@@ -65,14 +67,15 @@ def group_norms(x: torch.Tensor, group: int) -> torch.Tensor:
 def error_bound(codec: GroupCodec, norms: torch.Tensor) -> torch.Tensor:
     """Largest L2 error of a group with these norms: every coefficient is at most one (half a) step of its payload away.
 
-    The largest coefficient is at most the norm, so the scale is at most norm / T after rounding up.
+    The largest coefficient is at most the norm, so the scale is at most clip * norm / T after rounding up. A clipped
+    coefficient z <= max loses at most z - clip * max, which is at most (1 - clip) z.
     """
-    scale = norms / TOP[codec.payload] * ROUND_UP[codec.scale] + 2.0**-126
+    scale = codec.clip * norms / TOP[codec.payload] * ROUND_UP[codec.scale] + 2.0**-126
     step = 2.0 if codec.rounding == "stochastic" else 1.0
     if codec.payload in ("e4m3", "e5m2"):
         relative, smallest = (2.0**-4, 2.0**-10) if codec.payload == "e4m3" else (2.0**-3, 2.0**-17)
         return step * (relative * norms + codec.group**0.5 * smallest * scale)
-    return step * 0.5 * codec.group**0.5 * scale
+    return step * 0.5 * codec.group**0.5 * scale + (1 - codec.clip) * norms
 
 
 @quick

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from taco.codec import coder, fit, quality
+from taco.codec import coder, cuda, fit, quality
 from taco.codec.authors import RELEASED
 from taco.codec.group import GroupCoder
 from taco.config import ConfigError, GroupCodec
@@ -198,6 +199,52 @@ def test_kernels_that_cannot_run_are_not_replaced(monkeypatch, built):
     monkeypatch.setattr("taco.codec.backend.on_gpu", lambda x: not built)
     with pytest.raises(RuntimeError, match=r"`taco kernels build`.*backend='reference'"):
         GroupCoder(PRESETS["int8"], "cuda").encode(randn(4))
+
+
+CLIPPED = replace(PRESETS["int4"], name="clipped", clip=0.9)
+
+
+def test_a_codec_without_kernels_runs_in_plain_torch_on_a_gpu_and_says_so_once(monkeypatch):
+    # without `available`: nothing may ask for the library
+    monkeypatch.setattr("taco.codec.backend.cuda", SimpleNamespace())
+    monkeypatch.setattr("taco.codec.backend.on_gpu", lambda x: True)
+    x, reference = randn(2, 300), coder(CLIPPED, "reference")
+    chosen = GroupCoder(CLIPPED)
+    with pytest.warns(UserWarning, match=r"'clipped' runs in plain torch on a GPU, .*: clip=0.9 has no kernel"):
+        packets = chosen.encode_rows(x, [0, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(chosen.encode(x[0]), packets[0])
+        assert torch.equal(chosen.decode(packets[0], 300, x.dtype), reference.decode(packets[0], 300, x.dtype))
+        assert torch.equal(chosen.decode_sum(packets, 300, x.dtype), reference.decode_sum(packets, 300, x.dtype))
+        summed = chosen.decode_sum_encode(packets, 300, x.dtype)
+        assert torch.equal(summed, reference.decode_sum_encode(packets, 300, x.dtype))
+        # sums of packets with kernels into one without
+        wide = GroupCoder(replace(CLIPPED, name="wide", payload="int8", clip=1.0))
+        packets = coder(wide.config, "reference").encode_rows(x, [0, 0])
+        summed = wide.sum_into(chosen, packets, 300)
+        assert torch.equal(summed, coder(wide.config, "reference").sum_into(reference, packets, 300))
+    assert chosen.path == "reference"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_codec_without_kernels_is_silent_where_plain_torch_is_the_rule():
+    for chosen in (GroupCoder(CLIPPED), GroupCoder(CLIPPED, "reference")):
+        chosen.roundtrip(randn(40))
+
+
+def test_kernels_that_do_not_exist_cannot_be_asked_for():
+    with pytest.raises(
+        ValueError, match=r"got backend='cuda' for codec 'clipped'; need 'auto' or 'reference'; because"
+    ):
+        coder(CLIPPED, "cuda")
+    with pytest.raises(ValueError, match=r"got codec 'clipped'; need one that the kernels can run; because clip=0.9"):
+        cuda.number(CLIPPED)
+    wide = GroupCoder(replace(CLIPPED, payload="int8", clip=1.0), "cuda")
+    with pytest.raises(
+        RuntimeError, match=r"got backend='cuda' for sums into codec 'clipped'; need .*; because clip=0.9"
+    ):
+        wide.sum_into(coder(CLIPPED), coder(wide.config, "reference").encode(randn(40))[None], 40)
 
 
 # --- two payloads, one rotation ----------------------------------------------------------------------

@@ -16,6 +16,8 @@ EXTRA = (
     replace(PRESETS["int8"], name="int8-e8m0", scale="e8m0"),
     replace(PRESETS["int6"], name="int6-fp32-stochastic", scale="fp32", rounding="stochastic"),
     replace(PRESETS["taco"], name="taco-stochastic", rounding="stochastic"),
+    replace(PRESETS["int4"], name="int4-clip", clip=0.9),
+    replace(PRESETS["int6"], name="int6-clip-stochastic", rotation="none", rounding="stochastic", clip=0.8),
     AsymmetricCodec(name="asym-fp32", bits=4, group=16, metadata="fp32"),
     CastCodec(name="cast-e5m2", payload="e5m2"),
     TensorCodec(name="tensor-e5m2", payload="e5m2"),

@@ -42,6 +42,56 @@ def test_packets_equal_the_scalar_statement_bit_for_bit(payload, scale, rotation
         assert packet.numpy().tobytes() == spec.encode(x.numpy(), config, 12345)
 
 
+@pytest.mark.parametrize(("scale", "rotation", "rounding"), list(itertools.product(*list(AXES.values())[1:])))
+@pytest.mark.parametrize("payload", ["int8", "int6", "int4"])
+def test_clipped_packets_equal_the_scalar_statement_bit_for_bit(payload, scale, rotation, rounding):
+    for clip, adaptive, rotation_size, numel in ((0.8, False, 0, 75), (0.45, True, 16, 64), (0.95, True, 0, 40)):
+        config = GroupCodec(
+            name="x", payload=payload, group=32, rotation=rotation, rotation_size=rotation_size, scale=scale,
+            adaptive_scale=adaptive, rounding=rounding, clip=clip,
+        )  # fmt: skip
+        x = 4 * _data(numel, numel)
+        packet = coder(config).encode(x, seed=12345)
+        assert packet.numpy().tobytes() == spec.encode(x.numpy(), config, 12345)
+
+
+@pytest.mark.parametrize("rounding", AXES["rounding"])
+@pytest.mark.parametrize(("payload", "top"), [("int8", 127), ("int6", 31), ("int4", 7)])
+def test_elements_beyond_the_clipped_range_become_its_ends(payload, top, rounding):
+    config = GroupCodec(name="x", payload=payload, group=32, rotation="none", scale="fp32", rounding=rounding, clip=0.5)
+    x = torch.zeros(96)
+    # a step is 1: half of the absmax is the last code
+    x[:6] = torch.tensor([2 * top, -2 * top, top + 0.6, -top - 0.6, top, -top])
+    x[32:64], x[65] = -2.0, math.nan
+    packet = coder(config).encode(x, seed=3)
+    y = coder(config).decode(packet, 96, x.dtype)
+    assert torch.equal(y[:6], top * torch.tensor([1.0, -1.0] * 3))
+    assert not y[6:32].any()
+    torch.testing.assert_close(y[32:64], torch.full((32,), -1.0))
+    assert y[64:].isnan().all()
+    summed = coder(config).decode_sum_encode(torch.stack([packet, packet]), 96, x.dtype)
+    # the sum of two, clipped once more
+    assert torch.equal(coder(config).decode(summed, 96, x.dtype)[:6], y[:6])
+
+
+@pytest.mark.parametrize("rounding", AXES["rounding"])
+def test_a_range_of_almost_nothing_leaves_signs(rounding):
+    x = 1e30 * _data(5, 64)
+    config = GroupCodec(name="x", group=32, rotation="none", rounding=rounding, clip=1e-30)
+    packet = coder(config).encode(x)
+    values = reference.load_payload(packet[:64], "int8")
+    assert torch.equal(values, 127 * x.sign())
+    assert coder(config).decode(packet, 64, x.dtype).isfinite().all()
+
+
+def test_a_clip_of_1_gives_the_bits_of_none():
+    for payload in AXES["payload"]:
+        config = GroupCodec(name="x", payload=payload, group=32, clip=1)
+        x = _data(3, 300)
+        x[40], x[70] = math.nan, -math.inf
+        assert torch.equal(coder(config).encode(x), coder(GroupCodec(name="x", payload=payload, group=32)).encode(x))
+
+
 @pytest.mark.parametrize("name", ["taco", "taco-e5m2", "int8", "int6", "int4", "fp8", "mxfp8", "sdp4bit-gradient"])
 def test_presets_equal_the_scalar_statement_for_gradients_of_1e_minus_6(name):
     x = 1e-6 * _data(1, 300)
@@ -58,10 +108,11 @@ def test_zero_groups_between_others_equal_the_scalar_statement():
 
 @pytest.mark.parametrize(("scale", "nan"), [("fp32", "0000c07f"), ("bf16", "c07f"), ("e8m0", "ff")])
 @pytest.mark.parametrize("bad", [math.nan, -math.nan, math.inf, -math.inf])
-def test_a_group_that_is_not_finite_has_codes_0_scale_nan_and_alpha_1(scale, nan, bad):
+@pytest.mark.parametrize("clip", [1.0, 0.7])
+def test_a_group_that_is_not_finite_has_codes_0_scale_nan_and_alpha_1(scale, nan, bad, clip):
     x = _data(4, 96)
     x[40] = bad
-    config = GroupCodec(name="x", group=32, scale=scale, adaptive_scale=True)
+    config = GroupCodec(name="x", group=32, scale=scale, adaptive_scale=True, clip=clip)
     form = wire.group_layout(config, 96)
     sections = {n: form.section(coder(config).encode(x), n).numpy().tobytes() for n in form.names}
     assert sections["payload8"][32:64] == bytes(32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -149,6 +150,20 @@ def test_keys_that_differ_have_other_files() -> None:
     ]  # fmt: skip
     assert len({k.filename() for k in (key, *others)}) == len(others) + 1
     assert replace(key, device="NVIDIA H200 / x").filename().startswith("NVIDIA_H200_x-gloo-2x-int8-float32-")
+
+
+def test_a_table_from_before_codecs_had_a_clip_is_found(tmp_path: Path) -> None:
+    saved = two_paths(1, 1)
+    path = saved.save(tmp_path)
+    data = json.loads(path.read_text())
+    assert data["key"]["codec"].pop("clip") == 1.0
+    path.unlink()
+    digest = hashlib.sha256(json.dumps(data["key"], sort_keys=True).encode()).hexdigest()[:12]
+    old = path.with_name(f"{path.stem.rpartition('-')[0]}-{digest}.json")
+    old.write_text(json.dumps(data))
+    assert find(tmp_path, saved.key) == saved
+    clipped = replace(saved.key, codec=replace(saved.key.codec, clip=0.9))
+    assert clipped.filename() != saved.key.filename()
 
 
 def test_a_missing_table_says_how_to_measure_it(tmp_path: Path) -> None:

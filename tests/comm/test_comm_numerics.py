@@ -69,6 +69,17 @@ def test_sdp4bit_spends_its_bits_on_the_inter_node_level() -> None:
     assert sqnr_db(exact, four_bits_twice) == pytest.approx(sqnr_db(exact, flat[0]) - 3.0, abs=0.3)
 
 
+def test_only_the_codecs_own_payload_is_clipped() -> None:
+    clipped = replace(preset("sdp4bit-gradient"), name="clipped", clip=0.9)
+    assert inner_codec(clipped) == replace(clipped, payload="int8", clip=1.0)
+    assert inner_codec(replace(clipped, intra_payload="")) == replace(clipped, intra_payload="")
+    assert inner_codec(replace(clipped, intra_payload="e4m3")).payload == "e4m3"
+    parts = gaussian(8, 64, 1024)
+    exact = torch.stack(parts).double().sum(0)
+    flat = [torch.cat(virtual(8, clipped, node_size=size).reduce_scatter(parts)) for size in (0, 4)]
+    assert sqnr_db(exact, flat[1]) == pytest.approx(sqnr_db(exact, flat[0]), abs=0.2)
+
+
 @pytest.mark.parametrize("name", ["taco", "int8", "int4", "sdp4bit-gradient"])
 def test_the_sum_in_the_coded_domain_equals_decode_sum_encode_but_for_rounding_ties(name: str) -> None:
     # whole groups: in a tail the coded domain keeps the padding's rounding errors, which decode cuts off

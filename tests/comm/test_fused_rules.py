@@ -20,6 +20,7 @@ from taco.recipes import preset
 
 built = pytest.mark.skipif(not cuda.available(), reason="the kernel library is not built: taco kernels build")
 CPU = torch.device("cpu")
+CLIPPED = GroupCodec(name="clipped", payload="int4", clip=0.95)
 
 
 def _space(rank: int = 0, world_size: int = 2) -> Workspace:
@@ -124,9 +125,15 @@ def test_why_not() -> None:
         with pytest.raises(ValueError, match=f"got codec '{name}'; need a group codec or none"):
             workspace.number_of(preset(name))
     assert fused.why_not(preset("int8"), None, CPU) == "tensors are on cpu, not on a GPU"
+    reason = "clip=0.95 has no kernel (kernels scale by the whole absmax)"
+    assert fused.why_not(CLIPPED, None, CPU) == f"codec 'clipped' has no fused kernel: {reason}"
+    with pytest.raises(
+        ValueError, match=re.escape(f"got codec 'clipped'; need one that the kernels can run; because {reason}")
+    ):
+        workspace.number_of(CLIPPED)
 
 
-@pytest.mark.parametrize("codec", [preset("int8"), CastCodec(name="cast")])
+@pytest.mark.parametrize("codec", [preset("int8"), CastCodec(name="cast"), CLIPPED])
 def test_the_constructor_says_why_not(codec) -> None:
     reason = re.escape(fused.why_not(codec, None, CPU))
     with pytest.raises(ValueError, match=f"got fused collectives where {reason}; need an unfused path"):

@@ -1,4 +1,4 @@
-"""What each part of the codec buys: one field at a time changed around `taco` and around `int8`."""
+"""What each part of the codec buys: one field at a time changed around presets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from taco.config import GroupCodec
 from taco.log import LogWriter
 from taco.recipes import PRESETS
 
-BASES = ("taco", "int8")
 SETS = ("gauss", "outliers-100x")
 AXES: dict[str, tuple] = {
     "rotation": ("none", "hadamard", "signed"),
@@ -26,14 +25,22 @@ AXES: dict[str, tuple] = {
     "payload": ("e4m3", "e5m2", "int8", "int6", "int4"),
     "scale": ("fp32", "bf16", "e8m0"),
     "rounding": ("nearest", "stochastic"),
+    "clip": (1.0, 0.95, 0.9, 0.85, 0.8),
+}
+# preset -> the axes around it. Only integers can be clipped, and what it does to them depends on their bits.
+BASES: dict[str, tuple[str, ...]] = {
+    "taco": tuple(axis for axis in AXES if axis != "clip"),
+    "int8": tuple(AXES),
+    "int6": ("clip",),
+    "int4": ("clip",),
 }
 
 
 def arms() -> Iterator[tuple[str, str, object, GroupCodec]]:
     """(base, axis, value, codec); a base's own value of every axis is among them."""
-    for base in BASES:
-        for axis, values in AXES.items():
-            for value in values:
+    for base, axes in BASES.items():
+        for axis in axes:
+            for value in AXES[axis]:
                 yield base, axis, value, replace(PRESETS[base], name=f"{base}/{axis}={value}", **{axis: value})
 
 

@@ -11,7 +11,7 @@ from taco.paper import style
 from taco.paper.table import Cells, number
 
 WORDS = {"adaptive_scale": "second scale (alpha)", "group": "group size", "payload": "payload", "rotation": "rotation",
-         "rounding": "rounding", "scale": "format of the scale"}  # fmt: skip
+         "rounding": "rounding", "scale": "format of the scale", "clip": "clip (share of the absmax)"}  # fmt: skip
 
 
 def _unique(values) -> list:

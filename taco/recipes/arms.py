@@ -41,6 +41,7 @@ VARIANTS: dict[str, GroupCodec] = by_name(
     _variant("int8", "int8-stochastic", rounding="stochastic"),
     _variant("int6", "int6-stochastic", rounding="stochastic"),
     _variant("int4", "int4-unrotated", rotation="none"),
+    _variant("int4", "int4-clip", clip=0.95),
     _variant("int4", "int4-stochastic", rounding="stochastic"),
 )
 
@@ -72,7 +73,7 @@ STOCHASTIC = ("taco-stochastic", "int8-stochastic", "int6-stochastic", "int4-sto
 
 # Name -> what tensor-parallel messages are coded with. 'none' is the baseline.
 ARMS: dict[str, Policy] = (
-    _both("none", *TP_CODECS, "int8-tensor", "int8-unrotated", "int4-unrotated", *STOCHASTIC)
+    _both("none", *TP_CODECS, "int8-tensor", "int8-unrotated", "int4-unrotated", "int4-clip", *STOCHASTIC)
     | {name: policy(tp_forward=forward, tp_backward=backward) for name, (forward, backward) in SPLITS.items()}
     | {"int8-int4-stochastic": policy(tp_forward="int8", tp_backward=VARIANTS["int4-stochastic"])}
 )

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from taco.bench import synthetic
-from taco.bench.ablation import two_shot_sqnr_db
+from taco.bench.ablation import AXES, two_shot_sqnr_db
 from taco.codec import coder
 from taco.codec.authors import README, RELEASED
 from taco.codec.quality import bulk_sqnr_db, sqnr_db
 from taco.recipes import PRESETS
+from taco.recipes.arms import VARIANTS
 
 TOLERANCE_DB = 0.3
 # preset -> data set -> dB
@@ -88,6 +89,25 @@ def test_alpha_changes_nothing_but_ties(data):
 def test_two_shot_costs_3_db(codec, db):
     parts = [synthetic.dataset("gauss", 16, part=r).tensor for r in range(4)]
     assert two_shot_sqnr_db(PRESETS[codec], parts) == pytest.approx(db, abs=TOLERANCE_DB)
+
+
+def test_the_clip_of_int4_is_the_best_on_gaussian_data_and_int6_and_int8_gain_nothing():
+    parts = [synthetic.dataset("gauss", 16, part=r).tensor for r in range(4)]
+
+    def gains(name: str) -> dict[float, float]:
+        """The smaller gain, of one encoding and of a two-shot sum, in dB."""
+        found = {}
+        for clip in AXES["clip"]:
+            codec = replace(PRESETS[name], name="clipped", clip=clip)
+            one = sum(sqnr_db(p, coder(codec).roundtrip(p)) for p in parts) / len(parts)
+            found[clip] = one, two_shot_sqnr_db(codec, parts)
+        return {clip: min(one - found[1.0][0], two - found[1.0][1]) for clip, (one, two) in found.items()}
+
+    int4 = gains("int4")
+    assert max(int4, key=int4.get) == VARIANTS["int4-clip"].clip
+    assert int4[VARIANTS["int4-clip"].clip] > 0.2
+    for name in ("int6", "int8"):
+        assert max(gains(name).values()) < 0.1
 
 
 def test_published_semantics(data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,9 @@ def test_arms_are_named_after_what_they_send():
         assert ARMS[name].tp_forward.rounding == "stochastic"
         assert ARMS[name].tp_forward.payload == preset(name.removesuffix("-stochastic")).payload
     assert ARMS["int8-unrotated"].tp_backward.rotation == "none"
+    clipped = ARMS["int4-clip"].tp_forward
+    assert ARMS["int4-clip"].tp_backward == clipped
+    assert replace(clipped, name="int4", clip=1.0) == preset("int4") != replace(clipped, name="int4")
     assert ARMS["int8-int4-stochastic"].tp_backward.rounding == "stochastic"
 
 

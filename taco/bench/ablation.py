@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from taco.bench import captures as capture_files
 from taco.bench import synthetic
+from taco.bench.captures import Place
+from taco.bench.sums import two_shot_sqnr_db
 from taco.codec import coder
 from taco.codec.quality import sqnr_db
 from taco.config import GroupCodec
@@ -65,14 +66,12 @@ def measure_ablation(
     config = {"source": source, "rows": rows, "channels": channels, "ranks": ranks, "limit": limit}
     log = LogWriter(out, {"name": "ablation", "config": config, "provenance": provenance})
     places = {
-        (name, ""): [[synthetic.dataset(name, rows, channels, part=r).tensor for r in range(ranks)]] for name in SETS
+        Place(name): [[synthetic.dataset(name, rows, channels, part=r).tensor for r in range(ranks)]] for name in SETS
     }
     places |= capture_files.by_collective(capture_files.read(captures, limit))
     for base, axis, value, codec in arms():
-        for (dataset, role), collectives in places.items():
-            log.write(
-                "row", base=base, axis=axis, value=value, dataset=dataset, role=role, **_measure(codec, collectives)
-            )
+        for place, collectives in places.items():
+            log.write("row", base=base, axis=axis, value=value, **place._asdict(), **_measure(codec, collectives))
     log.close()
 
 
@@ -85,12 +84,3 @@ def _measure(codec: GroupCodec, collectives: list[list[Tensor]]) -> dict:
         "sqnr_db": capture_files.mean(sqnr_db(t, chosen.roundtrip(t)) for t in tensors),
         "two_shot_sqnr_db": capture_files.mean(two_shot_sqnr_db(codec, parts) for parts in shared) if shared else None,
     }
-
-
-def two_shot_sqnr_db(codec: GroupCodec, parts: list[Tensor]) -> float:
-    """SQNR in dB of the two-shot all-reduced sum of the ranks' parts (equal shapes) against their fp64 sum."""
-    chosen, numel = coder(codec), parts[0].numel()
-    packets = torch.stack([chosen.encode(p.float(), seed=rank) for rank, p in enumerate(parts)])
-    summed = chosen.decode_sum_encode(packets, numel, torch.float32, seed=len(parts))
-    exact = torch.stack([p.double().reshape(-1) for p in parts]).sum(0)
-    return sqnr_db(exact, chosen.decode(summed, numel, torch.float32))

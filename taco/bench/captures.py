@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -79,11 +80,19 @@ def _rows(tensor: Tensor, limit: int) -> Tensor:
     return rows[: max(1, limit // (rows[0].numel()))]
 
 
-def by_collective(captured: Iterable[Captured]) -> dict[tuple[str, str], list[list[Tensor]]]:
-    """(run, role) -> for each collective, its ranks' tensors in rank order."""
-    groups: dict[tuple[str, str], dict[str, list[Tensor]]] = {}
+class Place(NamedTuple):
+    """Where tensors come from: what a run sent in a role at a step; or a synthetic set, which has no step and role."""
+
+    dataset: str
+    step: int | None = None
+    role: str = ""
+
+
+def by_collective(captured: Iterable[Captured]) -> dict[Place, list[list[Tensor]]]:
+    """For each collective of a place, its ranks' tensors in rank order."""
+    groups: dict[Place, dict[str, list[Tensor]]] = {}
     for c in captured:
-        groups.setdefault((c.run, c.role), {}).setdefault(c.name, []).append(c.tensor)
+        groups.setdefault(Place(c.run, c.step, c.role), {}).setdefault(c.name, []).append(c.tensor)
     return {key: list(names.values()) for key, names in groups.items()}
 
 

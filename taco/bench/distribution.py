@@ -34,8 +34,8 @@ def measure_distribution(
     require(bool(captures), "no captures", "files of `taco train RUN --capture FILE`", "they are what is described")
     config = {"source": source, "limit": limit, "group": GROUP}
     log = LogWriter(out, {"name": "distribution", "config": config, "provenance": provenance})
-    histograms: dict[tuple[str, str, int], Tensor] = {}
-    outside: dict[tuple[str, str, int], int] = {}
+    histograms: dict[tuple[str, int, str, int], Tensor] = {}
+    outside: dict[tuple[str, int, str, int], int] = {}
     for c in capture_files.read(captures, limit):
         row = statistics(c)
         log.write("row", **row)
@@ -43,18 +43,19 @@ def measure_distribution(
             continue
         scaled = c.tensor.reshape(-1).float() / row["rms"]
         counts = torch.histc(scaled, bins=len(EDGES) - 1, min=EDGES[0], max=EDGES[-1]).long()
-        key = (c.run, c.role, c.layer)
+        key = (c.run, c.step, c.role, c.layer)
         histograms[key] = histograms.get(key, torch.zeros_like(counts)) + counts
         outside[key] = outside.get(key, 0) + scaled.numel() - int(counts.sum())
-    for (run, role, layer), counts in histograms.items():
+    for (run, step, role, layer), counts in histograms.items():
         log.write(
             "histogram",
             run=run,
+            step=step,
             role=role,
             layer=layer,
             edges=list(EDGES),
             counts=counts.tolist(),
-            outside=outside[run, role, layer],
+            outside=outside[run, step, role, layer],
         )
     log.close()
 
@@ -71,6 +72,7 @@ def statistics(c: Captured) -> dict:
     crest = crest_db(x, GROUP)
     return {
         "run": c.run,
+        "step": c.step,
         "role": c.role,
         "layer": c.layer,
         "name": c.name,

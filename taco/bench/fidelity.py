@@ -11,6 +11,7 @@ from torch import Tensor
 
 from taco.bench import captures as capture_files
 from taco.bench import synthetic
+from taco.bench.sums import mean_sums_db
 from taco.codec import coder
 from taco.codec.authors import README, RELEASED, AuthorsTaco
 from taco.codec.quality import bulk_sqnr_db, max_error, sqnr_db
@@ -25,12 +26,16 @@ COCCL_TAHQUANT = GroupCodec(name="tahquant", payload="int4", rotation="none", sc
 
 @dataclass(frozen=True)
 class Arm:
-    """One codec under one label: `nbytes` of a tensor's message, `roundtrip` what its receiver gets."""
+    """One codec under one label: `nbytes` of a tensor's message, `roundtrip` what its receiver gets.
+
+    config: of ours, which can sum packets.
+    """
 
     codec: str
     label: str
     nbytes: Callable[[Tensor], float]
     roundtrip: Callable[[Tensor], Tensor]
+    config: Codec | None = None
 
 
 def _ours(config: Codec, label: str = "ours") -> Arm:
@@ -38,7 +43,7 @@ def _ours(config: Codec, label: str = "ours") -> Arm:
     if isinstance(config, NoCodec):
         # the reference of every ratio: the message as bf16
         return Arm(config.name, label, lambda x: BF16_BYTES * x.numel(), lambda x: x.to(torch.bfloat16).to(x.dtype))
-    return Arm(config.name, label, lambda x: chosen.nbytes(x.numel(), x.dtype), chosen.roundtrip)
+    return Arm(config.name, label, lambda x: chosen.nbytes(x.numel(), x.dtype), chosen.roundtrip, config)
 
 
 def _published(config: AuthorsTaco) -> Arm:
@@ -65,6 +70,7 @@ def measure_fidelity(
 
     rows, channels: size of the synthetic sets. limit: elements used of each captured tensor. bytes_per_element is of
     the whole message; 'none' is the message as bf16. SQNR in dB; of captured tensors its mean, and the largest error.
+    Captured tensors also have their step, their number of ranks, and the SQNR of the sum over these (taco.bench.sums).
     """
     config = {"source": source, "rows": rows, "channels": channels, "limit": limit}
     log = LogWriter(out, {"name": "codec_fidelity", "config": config, "provenance": provenance})
@@ -72,9 +78,10 @@ def measure_fidelity(
     for arm in arms():
         for row in _synthetic_rows(arm, rows, channels):
             log.write("row", **row)
-        for (run, role), collectives in captured.items():
+        for place, collectives in captured.items():
             tensors = [t for parts in collectives for t in parts]
-            log.write("row", **_row(arm, run, "captured", role, tensors))
+            row = _row(arm, place.dataset, "captured", place.role, tensors) | mean_sums_db(arm.config, collectives)
+            log.write("row", step=place.step, **row)
     log.close()
 
 

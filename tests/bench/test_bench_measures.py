@@ -75,8 +75,8 @@ def test_layers_are_found_in_both_naming_schemes(tmp_path):
 
 def test_ranks_of_one_collective_are_joined(capture):
     groups = captures.by_collective(captures.read([capture]))
-    assert set(groups) == {("gpt-mini-vtp4", role) for role in ROLES}
-    assert [len(parts) for parts in groups["gpt-mini-vtp4", "tp_forward"]] == [4, 4, 4]
+    assert set(groups) == {("gpt-mini-vtp4", 30, role) for role in ROLES}
+    assert [len(parts) for parts in groups["gpt-mini-vtp4", 30, "tp_forward"]] == [4, 4, 4]
 
 
 def test_foreign_files_are_refused(tmp_path):
@@ -160,6 +160,16 @@ def test_fidelity_has_every_codec_on_every_set(fidelity):
     assert theirs == {"taco", "taco-readme", "tahquant"}
     assert fidelity.header["name"] == "codec_fidelity"
     assert fidelity.header["provenance"] == PROVENANCE
+
+
+def test_fidelity_of_sums_over_ranks(fidelity):
+    rows = {(r["codec"], r["label"], r["tensors"], r["role"]): r for r in fidelity.of("row")}
+    row = rows["int8", "ours", "captured", "tp_forward"]
+    assert (row["step"], row["ranks"]) == (30, 4)
+    assert row["one_shot_sqnr_db"] == pytest.approx(row["sqnr_db"], abs=0.3)  # independent parts and errors
+    assert row["two_shot_sqnr_db"] == pytest.approx(row["one_shot_sqnr_db"] - 3, abs=0.3)
+    for key in (("none", "ours"), ("taco", "authors-code")):
+        assert rows[*key, "captured", "tp_forward"]["two_shot_sqnr_db"] is None
 
 
 def test_fidelity_numbers(fidelity):

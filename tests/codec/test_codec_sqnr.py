@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from taco.bench import synthetic
-from taco.bench.ablation import AXES, two_shot_sqnr_db
+from taco.bench.ablation import AXES
+from taco.bench.sums import two_shot_sqnr_db
 from taco.codec import coder
 from taco.codec.authors import README, RELEASED
 from taco.codec.quality import bulk_sqnr_db, sqnr_db

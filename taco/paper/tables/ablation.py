@@ -11,8 +11,8 @@ from taco.paper.tables.summary import AXES, Summary, baseline, delta_pct, noise_
 from taco.recipes import PRESETS
 
 ABLATION = (
-    "part", "base", "axis", "value", "dataset", "role", "bytes_per_element", "sqnr_db", "two_shot_sqnr_db", "model",
-    "tp", "val_loss", "delta_pct", "noise_band_pct", "wire_ratio", *PROVENANCE,
+    "part", "base", "axis", "value", "dataset", "step", "role", "bytes_per_element", "sqnr_db", "two_shot_sqnr_db",
+    "model", "tp", "val_loss", "delta_pct", "noise_band_pct", "wire_ratio", *PROVENANCE,
 )  # fmt: skip
 WORDS = (*PAYLOADS, *ROTATIONS, *SCALES, *ROUNDINGS, "both", "forward", "backward")
 NUMBERS = ("bytes_per_element", "sqnr_db", "two_shot_sqnr_db")
@@ -23,11 +23,15 @@ def ablation(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     rows = []
     for name, source in logs.measures.items():
         for record in source.of("row"):
-            text = {k: record.get(k) for k in ("base", "axis", "value", "dataset", "role")}
+            text = {k: record.get(k) for k in ("base", "axis", "value", "dataset", "step", "role")}
             rows.append(
                 {"part": "sqnr", **text, **{k: number(record.get(k)) for k in NUMBERS}, **provenance(name, source)}
             )
-    rows.sort(key=lambda r: (codec_rank(r["base"]), r["axis"], _value(r["value"]), str(r["dataset"]), str(r["role"])))
+    rows.sort(
+        key=lambda r: (
+            codec_rank(r["base"]), r["axis"], _value(r["value"]), str(r["dataset"]), r["step"] or 0, str(r["role"]),
+        )
+    )  # fmt: skip
     rows += [{"part": "sqnr", **missing(name)} for name in logs.missing_measures]
     runs = summaries(logs)
     arms = [_arm(r, runs) for r in runs]

@@ -9,13 +9,13 @@ from taco.paper.table import Row, number
 from taco.paper.tables.load import PROVENANCE, Logs, codec_rank, missing, provenance
 
 FIDELITY = (
-    "codec", "dataset", "tensors", "role", "bytes_per_element", "ratio_to_bf16", "sqnr_db", "bulk_sqnr_db", "max_error",
-    *PROVENANCE,
+    "codec", "dataset", "tensors", "step", "role", "ranks", "bytes_per_element", "ratio_to_bf16", "sqnr_db",
+    "bulk_sqnr_db", "one_shot_sqnr_db", "two_shot_sqnr_db", "max_error", *PROVENANCE,
 )  # fmt: skip
 DISTRIBUTION = (
-    "part", "run", "role", "layer", "name", "rank", "numel", "rms", "absmax_over_rms", "kurtosis", "near_zero_fraction",
-    "crest_db_mean", "crest_db_max", "crest_rotated_db_mean", "alpha_clamped_fraction", "bin_low", "bin_high",
-    "density", *PROVENANCE,
+    "part", "run", "step", "role", "layer", "name", "rank", "numel", "rms", "absmax_over_rms", "kurtosis",
+    "near_zero_fraction", "crest_db_mean", "crest_db_max", "crest_rotated_db_mean", "alpha_clamped_fraction",
+    "bin_low", "bin_high", "density", *PROVENANCE,
 )  # fmt: skip
 CORRECTNESS = ("rule", "section", "statement", "subject", "codec", "passed", "detail", *PROVENANCE)
 
@@ -47,7 +47,7 @@ def codec_fidelity(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     rows.sort(
         key=lambda r: (
             r["label"] != "ours", codec_rank(r.get("codec", "")), r.get("tensors", ""), r.get("dataset", ""),
-            r.get("role", ""),
+            r.get("step") or 0, r.get("role", ""),
         )
     )  # fmt: skip
     return FIDELITY, rows
@@ -59,12 +59,12 @@ def distribution(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     density is per unit of the bins' axis: it integrates to the share of elements inside the bins.
     """
     rows = [{"part": "tensor", **row} for row in _rows(logs, DISTRIBUTION, lambda r: "ours")]
-    rows.sort(key=lambda r: tuple(str(r.get(k, "")) for k in ("run", "role")) + _place(r))
+    rows.sort(key=lambda r: (str(r.get("run", "")), r.get("step") or 0, str(r.get("role", "")), *_place(r)))
     bins = []
     for name, source in logs.measures.items():
         for record in source.of("histogram"):
             bins += [row | provenance(name, source) for row in _histogram(record)]
-    bins.sort(key=lambda r: (str(r.get("run", "")), r["role"], *_place(r), r["bin_low"]))
+    bins.sort(key=lambda r: (str(r.get("run", "")), r.get("step") or 0, r["role"], *_place(r), r["bin_low"]))
     return DISTRIBUTION, rows + bins
 
 
@@ -82,7 +82,7 @@ def _histogram(record: dict) -> list[Row]:
             "because every bin has two edges"
         )
     total = sum(counts) + record.get("outside", 0)
-    where = {key: record.get(key) for key in ("run", "role", "layer", "name") if key in record}
+    where = {key: record.get(key) for key in ("run", "step", "role", "layer", "name") if key in record}
     return [
         {"part": "histogram", **where, "bin_low": float(low), "bin_high": float(high),
          "density": count / total / (high - low) if total else 0.0}

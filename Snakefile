@@ -41,8 +41,7 @@ def logs(source, experiment):
 
 
 def captures(source):
-    folder = f"results/{source}/captures"
-    return [f"{folder}/{run}.safetensors" for run in recipes.captures(source)]
+    return [f"results/{source}/captures/{run}" for run in recipes.captures(source)]
 
 
 def threads_of(wildcards):
@@ -186,12 +185,12 @@ rule train:
 
 
 rule train_captured:
-    """A run that also keeps the tensors of one step, for the measurements on real data."""
+    """A run that also keeps the tensors of some steps, for the measurements on real data."""
     input:
         corpora_of,
     output:
         log="results/{source}/{run}.jsonl",
-        captures="results/{source}/captures/{run}.safetensors",
+        captures=directory("results/{source}/captures/{run}"),
     log:
         "logs/{source}/{run}.log",
     wildcard_constraints:
@@ -205,9 +204,10 @@ rule train_captured:
     params:
         recipe=recipe_of,
         launcher=launcher,
+        steps=lambda w: " ".join(map(str, recipes.captures(w.source)[w.run])),
     shell:
         "{params.launcher} train {wildcards.run} --source {wildcards.source} --on-mismatch restart"
-        " --capture {output.captures} > {log} 2>&1"
+        " --capture {output.captures}/{{step}}.safetensors --capture-step {params.steps} > {log} 2>&1"
 
 
 rule measure:

@@ -101,9 +101,10 @@ def test_runs_of_one_rank_share_the_cores(plan: list[dict]) -> None:
 
 
 def test_a_captured_run_keeps_its_tensors(plan: list[dict]) -> None:
-    for name in recipes.captures("mini"):
-        tensors = f"results/mini/captures/{name}.safetensors"
-        assert f"--capture {tensors}" in command(plan, tensors)
+    for name, steps in recipes.captures("mini").items():
+        tensors = f"results/mini/captures/{name}"
+        kept = f"--capture {tensors}/{{step}}.safetensors --capture-step {' '.join(map(str, steps))} "
+        assert kept in command(plan, tensors)
         assert tensors in command(plan, "results/mini/distribution.jsonl")
 
 

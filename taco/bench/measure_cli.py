@@ -23,6 +23,7 @@ MEASURES = {
     "codec_speed": ("taco.bench.speed", "measure_codec_speed"),
     "collective": ("taco.bench.collective", "measure_collective"),
 }
+CAPTURES = "*.safetensors"
 OPTIONS = {
     "codec_speed": ("codecs", "ops", "mib", "peers", "skip_compile"),
     "collective": ("codecs", "collectives", "mib", "peers", "tables", "transport"),
@@ -33,7 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `taco measure`."""
     parser.add_argument("name", help=f"one of {', '.join(MEASURES)}")
     parser.add_argument("--source", default="fresh", help="results/SOURCE/NAME.jsonl is the log (default: fresh)")
-    parser.add_argument("--captures", type=Path, nargs="*", default=[], metavar="FILE", help="from `train --capture`")
+    parser.add_argument(
+        "--captures",
+        type=Path,
+        nargs="*",
+        default=[],
+        metavar="PATH",
+        help="files of `train --capture`, or folders of them",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the log there instead")
     speed = parser.add_argument_group("codec_speed, collective", "on GPUs; all of it, or a part for a quick look")
     speed.add_argument("--codecs", nargs="+", default=[], metavar="NAME", help="only these codecs")
@@ -93,13 +101,19 @@ def _place(
     return nullcontext(launch.World(device=bench.gpu()) if args.name in recipes.GPU_MEASURES else launch.World())
 
 
+def _capture_files(paths: list[Path]) -> list[Path]:
+    """The files, and those in the folders."""
+    missing = [str(path) for path in paths if not path.exists() or (path.is_dir() and not list(path.glob(CAPTURES)))]
+    require(not missing, f"no file {', '.join(missing)}", "captures that exist", "they are what is measured")
+    return [file for path in paths for file in (sorted(path.glob(CAPTURES)) if path.is_dir() else [path])]
+
+
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Measure. Raises `ConfigError` for what cannot be measured here."""
     require(args.name in MEASURES, f"measure {args.name!r}", f"one of {nearest(args.name, MEASURES)}", "these exist")
     _check_source(args.name, args.source, args.out)
     options = _options(args, env)
-    missing = [str(path) for path in args.captures if not path.is_file()]
-    require(not missing, f"no file {', '.join(missing)}", "captures that exist", "they are what is measured")
+    captures = _capture_files(args.captures)
     launch = importlib.import_module("taco.train.launch")
     provenance = importlib.import_module("taco.train.provenance")
     launch.use_threads(1)
@@ -109,5 +123,5 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     out = args.out or Path("results") / args.source / f"{log}.jsonl"
     with _place(args, env, bench, launch) as here:
         options |= {"here": here} if args.name == "collective" else {}
-        getattr(bench, function)(args.source, args.captures, out, provenance.collect(here, 0), **options)
+        getattr(bench, function)(args.source, captures, out, provenance.collect(here, 0), **options)
     return 0

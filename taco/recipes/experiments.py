@@ -121,6 +121,6 @@ CAPTURE_MEASURES = ("codec_fidelity", "distribution", "ablation")
 MEASURES = (*CAPTURE_MEASURES, "correctness", *GPU_MEASURES)
 
 
-def captures(source: str) -> tuple[str, ...]:
-    """Runs of a source whose tensors are captured."""
+def captures(source: str) -> dict[str, tuple[int, ...]]:
+    """Runs of a source whose tensors are captured, and at which steps."""
     return {"mini": runs.MINI_CAPTURE, "logged": runs.FULL_CAPTURE, "fresh": runs.FULL_CAPTURE}[source]

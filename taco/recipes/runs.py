@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taco.config import Data, Parallel, Run, Train
-from taco.recipes.accuracy import FULL_ACCURACY, FULL_DATA, FULL_TRAIN, QUEUED, grid
+from taco.recipes.accuracy import FULL_ACCURACY, FULL_DATA, FULL_TRAIN, QUEUED, arm, grid
 from taco.recipes.arms import ABLATION_POLICIES, TP_CODECS
 from taco.recipes.codecs import policy
 from taco.recipes.models import MODELS
@@ -103,8 +103,8 @@ _THREED_SHAPE = "tp2pp2dp2"
 MINI_SCALING = _scaling("gpt-mini", tuple(s for s in SCALING_SHAPES if s != _THREED_SHAPE), MINI_DATA, SCALING_TRAIN)
 MINI_SCALING_SHARED = tuple(run for run in MINI_THREED if run.name.endswith(("-3d-none", "-3d-tp-dp-pp")))
 
-# The runs whose tensors are captured for codec_fidelity, distribution and ablation.
-MINI_CAPTURE = ("gpt-mini-vtp4-none-s1", "qwen-mini-vtp4-none-s1")
+# The runs whose tensors are captured for codec_fidelity, distribution and ablation, and the steps that send them.
+MINI_CAPTURE = {name: (MINI_TRAIN.steps,) for name in ("gpt-mini-vtp4-none-s1", "qwen-mini-vtp4-none-s1")}
 
 # --- full size: GPUs ------------------------------------------------------------------------------
 
@@ -130,9 +130,13 @@ FULL_SCALING = tuple(
     )
     for run in _scaling("gpt-350m", shapes, FULL_DATA, FULL_SCALING_TRAIN)
 )
-FULL_CAPTURE = ("gpt-125m-vtp4-none-s1",)
+_EIGHT = arm("qwen-0.5b-tp8", 8, "none", 1, FULL_DATA, FULL_TRAIN)
+FULL_CAPTURE = {
+    name: (FULL_TRAIN.steps,)
+    for name in ("gpt-125m-vtp2-none-s1", "gpt-125m-outliers-vtp4-none-s1", "gpt-125m-vtp4-none-hot-s1", _EIGHT.name)
+} | {"gpt-125m-vtp4-none-s1": (20, FULL_TRAIN.steps)}
 
 RUNS: dict[str, Run] = by_name(
     *MINI_ACCURACY, *MINI_ABLATION, *MINI_THREED, *MINI_SCALING,
-    *FULL_ACCURACY, *QUEUED, *FULL_ABLATION, *FULL_THREED, *FULL_SCALING,
+    *FULL_ACCURACY, _EIGHT, *QUEUED, *FULL_ABLATION, *FULL_THREED, *FULL_SCALING,
 )  # fmt: skip

@@ -21,8 +21,9 @@ from taco.config.codec import (
     TahQuantCodec,
     TensorCodec,
 )
-from taco.config.grid import ROLES, TRANSPORTS, VIRTUAL_SUMS, Parallel, Policy
+from taco.config.grid import TRANSPORTS, VIRTUAL_SUMS, Parallel
 from taco.config.plain import CODEC_CLASSES, codec_from_dict, completed, run_from_dict, to_dict
+from taco.config.policy import ROLES, TENSOR_ROLES, Override, Policy, block_of
 from taco.config.run import DTYPES, PROMPT_TOKENS, Data, Model, Run, Train
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "ROTATIONS",
     "ROUNDINGS",
     "SCALES",
+    "TENSOR_ROLES",
     "TRANSPORTS",
     "VIRTUAL_SUMS",
     "AsymmetricCodec",
@@ -47,12 +49,14 @@ __all__ = [
     "GroupCodec",
     "Model",
     "NoCodec",
+    "Override",
     "Parallel",
     "Policy",
     "Run",
     "TahQuantCodec",
     "TensorCodec",
     "Train",
+    "block_of",
     "codec_from_dict",
     "completed",
     "require",

@@ -1,56 +1,13 @@
-"""Which processes share the work, and how the messages between them are compressed."""
+"""Which processes share the work, and over what they exchange."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from taco.config.check import at_least, one_of, require
-from taco.config.codec import NONE, Codec
 
 TRANSPORTS = ("auto", "host", "tcp")
 VIRTUAL_SUMS = ("once", "reversed", "stepwise")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Policy:
-    """Which codec each role and direction uses.
-
-    min_bytes: messages smaller than this (bytes before compression) go uncompressed.
-    all_reduce: algorithm of the compressed TP all-reduce; 'auto' is one_shot for two ranks, else two_shot.
-    """
-
-    tp_forward: Codec = NONE
-    tp_backward: Codec = NONE
-    dp_gradient: Codec = NONE
-    dp_weight: Codec = NONE
-    pp_forward: Codec = NONE
-    pp_backward: Codec = NONE
-    min_bytes: int = 0
-    all_reduce: str = "auto"
-
-    def __post_init__(self) -> None:
-        at_least(0, "it is a size in bytes", min_bytes=self.min_bytes)
-        one_of(
-            "all_reduce", self.all_reduce, ("auto", "one_shot", "two_shot", "hierarchical"), "these algorithms exist"
-        )
-        for role in ROLES:
-            codec = getattr(self, role)
-            require(
-                isinstance(codec, Codec),
-                f"{role}={codec!r}",
-                "a Codec",
-                "presets are looked up by taco.recipes.preset(name)",
-            )
-            difference = getattr(codec, "difference", False)
-            require(
-                not difference or role == "dp_weight",
-                f"{role}={codec.name!r}",
-                "a codec without difference",
-                "only weights are sent again every step",
-            )
-
-
-ROLES = ("tp_forward", "tp_backward", "dp_gradient", "dp_weight", "pp_forward", "pp_backward")
 
 
 @dataclass(frozen=True, kw_only=True)

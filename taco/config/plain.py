@@ -8,7 +8,8 @@ from typing import Any
 
 from taco.config.check import ConfigError, one_of, require
 from taco.config.codec import AsymmetricCodec, CastCodec, Codec, GroupCodec, NoCodec, TahQuantCodec, TensorCodec
-from taco.config.grid import Parallel, Policy
+from taco.config.grid import Parallel
+from taco.config.policy import Override, Policy
 from taco.config.run import Data, Model, Run, Train
 
 CODEC_CLASSES = {c.__name__: c for c in (NoCodec, CastCodec, TensorCodec, GroupCodec, AsymmetricCodec, TahQuantCodec)}
@@ -19,7 +20,13 @@ def to_dict(config: Any) -> dict:
     """Plain JSON data of a configuration; codecs carry their class under 'type'."""
     if isinstance(config, Codec):
         return {"type": type(config).__name__, **asdict(config)}
-    return {f.name: to_dict(v) if is_dataclass(v := getattr(config, f.name)) else v for f in fields(config)}
+    return {f.name: _plain(getattr(config, f.name)) for f in fields(config)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return to_dict(value) if is_dataclass(value) else value
 
 
 def _check_types(cls: type, data: dict, where: str) -> None:
@@ -63,14 +70,39 @@ def codec_from_dict(data: dict) -> Codec:
     return _build(CODEC_CLASSES[kind], {k: v for k, v in data.items() if k != "type"}, kind)
 
 
+def _codecs_built(data: dict) -> dict:
+    """Fields with each codec built from its own plain data."""
+    return {k: codec_from_dict(v) if isinstance(v, dict) else v for k, v in data.items()}
+
+
+def _override(data: Any) -> Override:
+    where = "policy.overrides"
+    require(isinstance(data, dict), f"{where} with {data!r}", "objects with named fields", "fields are given by name")
+    data = _codecs_built(data)
+    if isinstance(layers := data.get("layers"), list):
+        data["layers"] = tuple(layers)
+    return _build(Override, data, where)
+
+
+def _policy(data: Any) -> Policy:
+    require(isinstance(data, dict), f"policy={data!r}", "an object with named fields", "fields are given by name")
+    data = dict(data)
+    overrides = data.pop("overrides", [])
+    require(
+        isinstance(overrides, list),
+        f"policy.overrides={overrides!r}",
+        "a list of objects",
+        "each names a role, its layers and their codec",
+    )
+    built = tuple(map(_override, overrides))
+    return _build(Policy, _codecs_built(data) | {"overrides": built}, "policy")
+
+
 def run_from_dict(data: dict) -> Run:
     """Inverse of `to_dict` for a run. Raises `ConfigError` for an unknown field at any level."""
     require(isinstance(data, dict), f"run={data!r}", "an object with named fields", "fields are given by name")
     data = dict(data)
-    policy = data.pop("policy", {})
-    require(isinstance(policy, dict), f"policy={policy!r}", "an object with named fields", "fields are given by name")
-    policy = {k: codec_from_dict(v) if isinstance(v, dict) else v for k, v in policy.items()}
-    parts: dict[str, Any] = {"policy": _build(Policy, policy, "policy")}
+    parts: dict[str, Any] = {"policy": _policy(data.pop("policy", {}))}
     for name, cls in (("model", Model), ("parallel", Parallel), ("data", Data), ("train", Train)):
         if name in data:
             parts[name] = _build(cls, data.pop(name), name)

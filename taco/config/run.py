@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from taco.config.check import at_least, one_of, positive, require
-from taco.config.codec import NONE
-from taco.config.grid import Parallel, Policy
+from taco.config.grid import Parallel
+from taco.config.policy import TENSOR_ROLES, Policy
 
 DTYPES = ("float32", "bfloat16")
 PROMPT_TOKENS = 32
@@ -235,11 +235,12 @@ def _check_features(run: Run) -> None:
     """Raise `ConfigError` where a part of the run rules out a feature of another."""
     p, t = run.parallel, run.train
     require(
-        (run.policy.tp_forward == NONE and run.policy.tp_backward == NONE) or p.virtual_sum == "once",
+        p.virtual_sum == "once" or not run.policy.compresses(*TENSOR_ROLES),
         f"virtual_sum={p.virtual_sum!r} with a tensor-parallel codec",
         "codec none in tp_forward and tp_backward",
         "a compressed message is summed as its packets are",
     )
+    run.policy.check_blocks(range(run.model.layers))
     require(
         not t.generate or (p.pp == 1 and not p.sequence_parallel),
         f"generate={t.generate} with pp={p.pp}, sequence_parallel={p.sequence_parallel}",

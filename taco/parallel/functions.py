@@ -9,13 +9,12 @@
     collect    all-gather of the last dim, exact     this rank's slice of the gradient
 
 Forward messages go through the role tp_forward, backward ones through tp_backward, exact ones uncompressed.
-`name` is the module's name, for observers.
+`name` is the module's name: observers see it, and the policy may give the messages of a block another codec.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,19 +23,19 @@ from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 
 from taco.comm import Communicator, Crossover, Meter
-from taco.config import NONE, Policy
+from taco.config import NONE, Codec, Policy
+from taco.parallel.roles import RoleComms
 
 SEQUENCE_DIM = 1
 EXACT = "exact"
 
 
-@dataclass(frozen=True)
-class TensorComm:
+class TensorComm(RoleComms[Communicator]):
     """The communicators of one tensor-parallel group. `exact` carries small uncompressed sums."""
 
-    forward: Communicator
-    backward: Communicator
-    exact: Communicator
+    def __init__(self, policy: Policy, make: Callable[[str, str, Codec], Communicator], exact: Communicator) -> None:
+        super().__init__(policy, make)
+        self.exact = exact
 
     @classmethod
     def build(
@@ -50,27 +49,23 @@ class TensorComm:
         seed: int = 0,
         tables: Mapping[str, Crossover] | None = None,
     ) -> TensorComm:
-        """For the one-dimensional `mesh`. tables: role -> the measured table that chooses its paths."""
+        """For the one-dimensional `mesh`. tables: key of `Policy.codecs` -> the measured table that chooses paths."""
         group, tables = mesh.get_group(), tables or {}
         shared = {"meter": meter, "node_size": node_size, "seed": seed, "observer": observer}
         shared |= {"min_bytes": policy.min_bytes, "algorithm": policy.all_reduce}
-        return cls(
-            **{
-                role.removeprefix("tp_"): Communicator(
-                    group, getattr(policy, role), role=role, crossover=tables.get(role), **shared
-                )
-                for role in ("tp_forward", "tp_backward")
-            },
-            exact=Communicator(group, NONE, role=EXACT, meter=meter),
-        )
+
+        def make(role: str, key: str, codec: Codec) -> Communicator:
+            return Communicator(group, codec, role=role, crossover=tables.get(key), **shared)
+
+        return cls(policy, make, Communicator(group, NONE, role=EXACT, meter=meter))
 
     @property
     def rank(self) -> int:
-        return self.forward.rank
+        return self.exact.rank
 
     @property
     def world_size(self) -> int:
-        return self.forward.world_size
+        return self.exact.world_size
 
     def copy(self, x: Tensor, name: str = "") -> Tensor:
         return _Copy.apply(x, self, name)
@@ -99,13 +94,13 @@ class _Copy(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
-        return ctx.comm.backward.all_reduce(grad, name=ctx.name), None, None
+        return ctx.comm.sender("tp_backward", ctx.name).all_reduce(grad, name=ctx.name), None, None
 
 
 class _Reduce(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, comm: TensorComm, name: str) -> Tensor:
-        return comm.forward.all_reduce(x, name=name)
+        return comm.sender("tp_forward", name).all_reduce(x, name=name)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
@@ -116,22 +111,22 @@ class _Gather(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, comm: TensorComm, name: str) -> Tensor:
         ctx.comm, ctx.name = comm, name
-        return comm.forward.all_gather(x, SEQUENCE_DIM, name=name)
+        return comm.sender("tp_forward", name).all_gather(x, SEQUENCE_DIM, name=name)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
-        return ctx.comm.backward.reduce_scatter(grad, SEQUENCE_DIM, name=ctx.name), None, None
+        return ctx.comm.sender("tp_backward", ctx.name).reduce_scatter(grad, SEQUENCE_DIM, name=ctx.name), None, None
 
 
 class _Scatter(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, comm: TensorComm, name: str) -> Tensor:
         ctx.comm, ctx.name = comm, name
-        return comm.forward.reduce_scatter(x, SEQUENCE_DIM, name=name)
+        return comm.sender("tp_forward", name).reduce_scatter(x, SEQUENCE_DIM, name=name)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
-        return ctx.comm.backward.all_gather(grad, SEQUENCE_DIM, name=ctx.name), None, None
+        return ctx.comm.sender("tp_backward", ctx.name).all_gather(grad, SEQUENCE_DIM, name=ctx.name), None, None
 
 
 class _OwnShare(Function):

@@ -44,7 +44,8 @@ class Parallelism:
     """This rank's share of a training run. Made by `setup`.
 
     modules: the model parts of this rank (two with the interleaved schedule), fp32 master parameters, DTensors where
-        tp > 1 or dp > 1. communicators: role -> Communicator, for the roles in use. meter: bytes that this rank sent.
+        tp > 1 or dp > 1. communicators: a Communicator for each codec of each role in use, by the keys of
+        `Policy.codecs`: the role for its own codec, 'tp_forward.int8' for another. meter: bytes that this rank sent.
     dp_rank: which share of the batch this rank takes. is_last_stage: whether it computes the loss.
     replayed: whether the last step was a CUDA graph.
 
@@ -131,9 +132,9 @@ class Parallelism:
                 communicator.calls, communicator.messages = state[key].tolist()
 
     def _stochastic(self) -> Iterator[tuple[str, Communicator]]:
-        for role, communicator in self.communicators.items():
+        for key, communicator in self.communicators.items():
             if getattr(communicator.codec, "rounding", "") == "stochastic":
-                yield f"calls.pp{self.pp_rank}.{role}", communicator
+                yield f"calls.pp{self.pp_rank}.{key}", communicator
 
     # --- training ----------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from taco.comm import Meter
-from taco.config import Policy, require
+from taco.config import Policy, block_of, require
 from taco.parallel.functions import TensorComm
 from taco.parallel.layers import SEQUENCE
 from taco.parallel.tensor import (
@@ -127,13 +127,15 @@ def parallelize(
     `sequence_parallel` seq is a multiple of the mesh.
     The communicators are `model.tensor_comm`.
 
-    comm: communicators to use instead of new ones from policy, meter, observer, node_size and seed.
+    comm: communicators to use instead of new ones from policy, meter, observer, node_size and seed; the parts of one
+    model share theirs.
     src_data_rank: whose weights count (they are broadcast); None: every rank already has the same ones.
     Raises ConfigError for a plan that matches nothing, sizes that do not divide, a model without a plan or already
-    sharded, a mesh of several dimensions, and a policy that is none.
+    sharded, a mesh of several dimensions, a policy that is none, and one of layers that the model does not have.
     """
     _check_arguments(model, mesh, policy, sequence_parallel and plan is None)
     if comm is None:
+        check_blocks(model, policy)
         comm = TensorComm.build(mesh, policy, meter=meter, observer=observer, node_size=node_size, seed=seed)
     check_heads(model, mesh.size())
     aliases = _aliases(model)
@@ -187,6 +189,11 @@ def check_policy(policy: Policy) -> None:
         "a Policy, e.g. taco.recipes.policy(tp='int8')",
         "it names a codec per role",
     )
+
+
+def check_blocks(model: nn.Module, policy: Policy) -> None:
+    """Raise ConfigError where the policy overrides the codec of blocks that the whole model does not have."""
+    policy.check_blocks({block for name, _ in model.named_modules() if (block := block_of(name)) is not None})
 
 
 def check_heads(model: nn.Module, ways: int) -> None:

@@ -30,7 +30,8 @@ Build = Callable[..., nn.Module]
 
 
 def _tables(parallel: Parallel, policy: Policy, device: torch.device, dtype: torch.dtype) -> dict[str, Crossover]:
-    """The measured table of each compressed role that has collectives; none without a folder of tables.
+    """The measured table of each compressed role that has collectives, by the keys of `Policy.codecs`; none without a
+    folder of tables.
 
     Raises ConfigError where the folder lacks one.
     """
@@ -43,11 +44,11 @@ def _tables(parallel: Parallel, policy: Policy, device: torch.device, dtype: tor
         ("dp_weight", parallel.dp, 0, dtype),
         ("dp_gradient", parallel.dp, parallel.node_size // parallel.tp, torch.float32),
     ):
-        codec = getattr(policy, role)
-        if ways > 1 and codec != NONE:
-            levels = node_size if spans_nodes(ways, node_size) else 0
-            key = key_here(device, parallel.transport, ways, codec, sent, levels)
-            found[role] = find(Path(parallel.crossover), key)
+        levels = node_size if spans_nodes(ways, node_size) else 0
+        for name, codec in policy.codecs(role).items() if ways > 1 else ():
+            if codec != NONE:
+                key = key_here(device, parallel.transport, ways, codec, sent, levels)
+                found[name] = find(Path(parallel.crossover), key)
     return found
 
 
@@ -94,7 +95,8 @@ def setup(
         depend on nothing else (taco.models.build with config and seed bound).
     mesh: of `build_mesh`; None for one process.
     observer(role, name, x): sees every tensor before it is encoded. seed: of stochastic codecs.
-    Raises ConfigError for shapes that do not fit the grid, and where `parallel.crossover` lacks a table.
+    Raises ConfigError for shapes that do not fit the grid, a policy of layers that the model does not have, and where
+    `parallel.crossover` lacks a table.
     """
     meter, device = meter or Meter(), torch.device(device)
     require(
@@ -103,13 +105,14 @@ def setup(
         "the mesh of build_mesh",
         "collectives run along its axes",
     )
+    policy.check_blocks(range(model.layers))
     tables = _tables(parallel, policy, device, dtype)
     shared = {"meter": meter, "observer": observer, "seed": seed, "tables": tables}
     communicators = _communicators(parallel, policy, mesh, **shared)
     exact = Communicator(mesh.get_group("dp"), NONE, role=EXACT, meter=meter) if parallel.dp > 1 else None
     tensor = _tensor_comm(parallel, policy, mesh, **shared)
     if tensor is not None:
-        communicators |= {"tp_forward": tensor.forward, "tp_backward": tensor.backward}
+        communicators |= tensor.communicators
     stages = parallel.pp * parallel.stages_per_rank
     pp_rank = mesh.get_local_rank("pp") if mesh is not None else 0
     parts, differences = [], []

@@ -13,7 +13,6 @@ gradients equal real TP = R bit for bit. The model keeps full, ordinary paramete
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,21 +21,21 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from taco.comm import Crossover, Meter, VirtualCommunicator
-from taco.config import Policy, require
+from taco.config import Codec, Policy, require
 from taco.parallel.functions import compute_dtype
 from taco.parallel.layers import LocalView, extend, lookup
-from taco.parallel.plans import HEAD, check_heads, check_policy, matching, module_names
+from taco.parallel.plans import HEAD, check_blocks, check_heads, check_policy, matching, module_names
+from taco.parallel.roles import RoleComms
 
 VIRTUAL_DIM = "virtual_dim"
 
 
-@dataclass(frozen=True)
-class VirtualComm:
+class VirtualComm(RoleComms[VirtualCommunicator]):
     """The communicators of R virtual ranks."""
 
-    forward: VirtualCommunicator
-    backward: VirtualCommunicator
-    world_size: int
+    def __init__(self, ways: int, policy: Policy, make: Callable[[str, str, Codec], VirtualCommunicator]) -> None:
+        super().__init__(policy, make)
+        self.world_size = ways
 
     @classmethod
     def build(
@@ -44,14 +43,13 @@ class VirtualComm:
     ) -> VirtualComm:
         """tables: as in `TensorComm.build`. options: meter, observer, node_size, seed, plain_sum of
         `VirtualCommunicator`."""
+        found = tables or {}
         options |= {"min_bytes": policy.min_bytes, "algorithm": policy.all_reduce}
-        both = {
-            role.removeprefix("tp_"): VirtualCommunicator(
-                ways, getattr(policy, role), role=role, crossover=(tables or {}).get(role), **options
-            )
-            for role in ("tp_forward", "tp_backward")
-        }
-        return cls(world_size=ways, **both)
+
+        def make(role: str, key: str, codec: Codec) -> VirtualCommunicator:
+            return VirtualCommunicator(ways, codec, role=role, crossover=found.get(key), **options)
+
+        return cls(ways, policy, make)
 
     def copies(self, x: Tensor, name: str) -> tuple[Tensor, ...]:
         """f: R tensors equal to x."""
@@ -70,13 +68,13 @@ class _Copies(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        return ctx.comm.backward.all_reduce(list(grads), name=ctx.name), None, None
+        return ctx.comm.sender("tp_backward", ctx.name).all_reduce(list(grads), name=ctx.name), None, None
 
 
 class _Reduce(Function):
     @staticmethod
     def forward(ctx: Any, comm: VirtualComm, name: str, *parts: Tensor) -> Tensor:
-        return comm.forward.all_reduce(list(parts), name=name)
+        return comm.sender("tp_forward", name).all_reduce(list(parts), name=name)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
@@ -209,12 +207,13 @@ def virtual_tp(
     Parameters stay whole; those that ranks would share out carry the attribute `virtual_dim`, the dim of the shards.
     comm: communicators to use instead of new ones.
     Raises ConfigError for sizes that `ways` does not divide, a model without a plan, already parallel or of Hugging
-    Face, and a policy that is none.
+    Face, a policy that is none, and one of layers that the model does not have.
     """
     _check_arguments(model, policy)
     names = module_names(model)
     check_heads(model, ways)
     if comm is None:
+        check_blocks(model, policy)
         comm = VirtualComm.build(ways, policy, meter=meter, observer=observer, node_size=node_size, seed=seed)
 
     def each(kind: str) -> list[tuple[str, nn.Module]]:

@@ -15,11 +15,10 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from taco.config import NONE, Policy
+from taco.config import TENSOR_ROLES, Policy
 from taco.parallel import Parallelism
 
 SEQUENCES = 4
-ROLES = ("tp_forward", "tp_backward")
 
 
 @contextmanager
@@ -63,8 +62,7 @@ def depth_records(par: Parallelism, policy: Policy, tokens: Tensor, targets: Ten
 
     Empty for real ranks, which hold parts of a model, and where nothing is compressed. Gradients are gone afterwards.
     """
-    roles = [role for role in ROLES if getattr(policy, role) != NONE]
-    if par.parallel.world_size > 1 or par.parallel.virtual_tp == 1 or not roles:
+    if par.parallel.world_size > 1 or par.parallel.virtual_tp == 1 or not policy.compresses(*TENSOR_ROLES):
         return []
     batch = tokens[:SEQUENCES], targets[:SEQUENCES]
     with _untraced(par, compressed=True):

@@ -43,7 +43,7 @@ class Sqnr:
         if (role, name) in self._seen or not x.numel():
             return
         self._seen.add((role, name))
-        codec = getattr(self._policy, role)
+        codec = self._policy.codec(role, name)
         quality = math.inf
         if not isinstance(codec, NoCodec):
             chosen = coder(codec)

@@ -39,11 +39,22 @@ def find_run(name: str, known: dict[str, Run]) -> Run:
         data = json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ConfigError(f"got run file {path}; need a JSON run; because {error}") from error
-    policy = data.get("policy") if isinstance(data, dict) else None
-    for role in ROLES if isinstance(policy, dict) else ():
+    if isinstance(data, dict):
+        _resolve_presets_(data.get("policy"))
+    return run_from_dict(data)
+
+
+def _resolve_presets_(policy: Any) -> None:
+    """Replace the names of presets in a policy's JSON data, whatever that holds, by their data."""
+    if not isinstance(policy, dict):
+        return
+    for role in ROLES:
         if isinstance(policy.get(role), str):
             policy[role] = _preset(f"policy.{role}", policy[role])
-    return run_from_dict(data)
+    overrides = policy.get("overrides")
+    for each in overrides if isinstance(overrides, list) else ():
+        if isinstance(each, dict) and isinstance(each.get("codec"), str):
+            each["codec"] = _preset("policy.overrides.codec", each["codec"])
 
 
 def _preset(where: str, text: str) -> dict:
@@ -53,7 +64,8 @@ def _preset(where: str, text: str) -> dict:
     return to_dict(preset(text))
 
 
-def _parse(where: str, text: str, old: Any) -> Any:
+def _parse(where: str, text: str, old: Any, plain: Any) -> Any:
+    """The value in plain data that `text` says. old: what the field holds now; plain: that in plain data."""
     if isinstance(old, Codec):
         return _preset(where, text)
     if isinstance(old, str):
@@ -61,7 +73,7 @@ def _parse(where: str, text: str, old: Any) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        need = f"a value like {json.dumps(old)}"
+        need = f"a value like {json.dumps(plain)}"
         raise ConfigError(f"got {where}={text!r}; need {need}; because the field is a {type(old).__name__}") from None
 
 
@@ -87,5 +99,6 @@ def override(run: Run, settings: Iterable[str]) -> Run:
         old = _field(config, leaf, where)
         group = is_dataclass(old) and not isinstance(old, Codec)
         require(not group, f"--set {where}", f"one field of {where}", "a group of fields has no single value")
-        target[leaf] = _parse(where, text, old)
+        target[leaf] = _parse(where, text, old, target[leaf])
+    _resolve_presets_(data["policy"])
     return run_from_dict(data)

@@ -12,7 +12,7 @@ from parallel_cases import GPT, make, policy, train
 
 from taco.comm import Crossover
 from taco.comm.crossover import key_here
-from taco.config import ConfigError, Parallel, Policy
+from taco.config import ConfigError, Override, Parallel, Policy
 from taco.recipes import preset
 
 CPU = torch.device("cpu")
@@ -61,6 +61,22 @@ def test_virtual_ranks_ask_the_table_of_as_many_real_ones(tmp_path: Path) -> Non
     plain = make(GPT, Parallel(virtual_tp=4), policy())
     assert train(slow, 2)["losses"] == train(plain, 2)["losses"]
     assert set(slow.communicators["tp_forward"].paths) == {"uncompressed"}
+
+
+def test_layers_with_another_codec_ask_its_own_table(tmp_path: Path) -> None:
+    grid = Parallel(virtual_tp=4, crossover=str(tmp_path))
+    second = Override(role="tp_forward", layers=(1,), codec=preset("int8"))
+    codecs = replace(policy(tp_forward="int4"), overrides=(second,))
+    _save(tmp_path, "int4", 4, 150.0)
+    with pytest.raises(ConfigError, match="taco crossover --codec int8"):
+        make(GPT, grid, codecs)
+    _save(tmp_path, "int8", 4, 50.0)
+    par = make(GPT, grid, codecs)
+    train(par, 1)
+    paths = {key: dict(comm.paths) for key, comm in par.communicators.items()}
+    assert paths["tp_forward"] == {"uncompressed": 3}
+    assert paths["tp_forward.int8"] == {"two_shot": 2}
+    assert par.communicators["tp_backward"].crossover is None
 
 
 def test_a_missing_table_is_an_error_that_says_how_to_measure_it(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def plan_body(rank: int, world_size: int, prepared: bool) -> dict:
         "y": y.detach(),
         "x": x.grad,
         "weights": {n: whole(p.grad) for n, p in model.named_parameters()},
-        "messages": comm.backward.meter.totals()["tp_backward"]["messages"],
+        "messages": comm.communicators["tp_backward"].meter.totals()["tp_backward"]["messages"],
     }
 
 

@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from taco.codec import coder
 from taco.codec.quality import sqnr_db
-from taco.config import Policy
+from taco.config import Override, Policy
 from taco.recipes import preset
 from taco.train.monitor import Capture, Sqnr, Watch, crest_db
 
@@ -44,6 +44,19 @@ def test_sqnr_is_the_codecs_own_for_the_role():
     assert forward["crest_db"] == crest_db(x)
     assert backward["sqnr_db"] == math.inf
     assert [r["role"] for r in watch.records] == ["tp_forward", "tp_backward"]
+
+
+def test_sqnr_is_that_of_the_layers_own_codec():
+    x = torch.randn(8, 128, generator=torch.Generator().manual_seed(1))
+    second = Override(role="tp_forward", layers=(2,), codec=preset("int8"))
+    watch = Sqnr(Policy(tp_forward=preset("int4"), overrides=(second,)))
+    for layer in (1, 2):
+        watch("tp_forward", f"transformer.h.{layer}.mlp.c_proj", x)
+    expected = [
+        sqnr_db(x, c.decode(c.encode(x), x.numel(), x.dtype).view_as(x))
+        for c in map(coder, map(preset, ("int4", "int8")))
+    ]
+    assert [r["sqnr_db"] for r in watch.records] == expected
 
 
 def test_capture_keeps_each_virtual_rank_of_the_first_call(tmp_path):

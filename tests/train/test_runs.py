@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from taco.config import ConfigError, Data, Model, Run, to_dict
+from taco.config import ConfigError, Data, Model, Override, Run, to_dict
 from taco.recipes import preset
 from taco.train.runs import find_run, override
 
@@ -31,6 +31,25 @@ def test_a_run_file_may_name_presets(tmp_path):
     data["policy"]["tp_forward"] = "int9"
     path.write_text(json.dumps(data))
     with pytest.raises(ConfigError, match=r"got policy\.tp_forward='int9'; need a codec: .*int8"):
+        find_run(str(path), {})
+
+
+LAYERS = [{"role": "tp_forward", "layers": [1], "codec": "int8"}]
+
+
+def test_layers_may_name_presets_in_files_and_settings(tmp_path):
+    data = to_dict(RUN)
+    data["policy"]["overrides"] = LAYERS
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(data))
+    run = find_run(str(path), {})
+    assert run.policy.overrides == (Override(role="tp_forward", layers=(1,), codec=preset("int8")),)
+    assert override(RUN, [f"policy.overrides={json.dumps(LAYERS)}"]) == run
+    assert override(run, ["policy.overrides=[]"]) == RUN
+    with pytest.raises(ConfigError, match=r"policy\.overrides='first'; need a value like \[\{"):
+        override(run, ["policy.overrides=first"])
+    path.write_text(json.dumps(data).replace("int8", "int9"))
+    with pytest.raises(ConfigError, match=r"got policy\.overrides\.codec='int9'; need a codec: .*int8"):
         find_run(str(path), {})
 
 

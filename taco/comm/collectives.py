@@ -40,7 +40,7 @@ class Collectives:
         checkpoint continues the sequence of a stochastic codec's seeds. calls is the same on all ranks.
     """
 
-    codec, min_bytes, algorithm, node_size = Option(), Option(), Option(), Option()
+    min_bytes, algorithm, node_size = Option(), Option(), Option()
     slice_bytes, crossover = Option(), Option()
 
     def __init__(
@@ -61,7 +61,7 @@ class Collectives:
     ) -> None:
         check_algorithm(algorithm, world_size, node_size)
         self.rank, self.world_size = rank, world_size
-        self.codec, self.role, self.min_bytes, self.seed = codec, role, min_bytes, seed
+        self.role, self.min_bytes, self.seed = role, min_bytes, seed
         self.algorithm, self.node_size = algorithm, node_size
         self.slice_bytes, self.crossover = slice_bytes, crossover
         self.meter = meter if meter is not None else Meter()
@@ -69,7 +69,7 @@ class Collectives:
         self.paths: Counter[str] = Counter()
         self.calls = 0
         self.messages = 0
-        self._coder = make_coder(codec)
+        self._codec, self._coder = codec, make_coder(codec)
         self._journal = Journal(rank, world_size, role)
         self._peers: Peers | None = None
         self._lane: Lane | None = None
@@ -77,6 +77,11 @@ class Collectives:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.role}, codec={self.codec.name}, {self.algorithm}, {self.world_size} ranks)"
+
+    @property
+    def codec(self) -> Codec:
+        """Fixed: coder and kernels are made for it. Messages with another codec need another communicator."""
+        return self._codec
 
     def _node_size(self) -> int:
         """node_size where operations may be hierarchical, else 0."""

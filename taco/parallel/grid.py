@@ -188,7 +188,7 @@ class Parallelism:
         if self._replay is None:
             self._replay = Replay(parameter for _, parameter in self.named_parameters())
         each = self.communicators.values()
-        form = microbatches, tuple((c.codec, c.min_bytes, c.algorithm, c.slice_bytes) for c in each)
+        form = microbatches, tuple((c.min_bytes, c.algorithm, c.slice_bytes) for c in each)
         run = partial(self._accumulate, microbatches=microbatches)
         total, self.replayed = self._replay(run, tokens, targets, form, self.meter, each)
         return total

@@ -71,6 +71,13 @@ def test_an_option_that_is_set_later_counts_from_the_next_call_on() -> None:
     run_ranks(2, _options)
 
 
+def test_the_codec_is_no_option() -> None:
+    comm = VirtualCommunicator(2, preset("int8"), role="r")
+    with pytest.raises(AttributeError, match="no setter"):
+        comm.codec = preset("int4")
+    assert comm.codec == preset("int8")
+
+
 def test_options_of_one_communicator_are_not_those_of_another() -> None:
     one, other = (VirtualCommunicator(2, preset("int8"), role="r") for _ in range(2))
     one.min_bytes = 1 << 20

@@ -77,11 +77,11 @@ def test_replayed_steps_are_the_steps(codec: str) -> None:
 
 
 @pytest.mark.gpu
-def test_another_shape_or_codec_is_another_recording() -> None:
+def test_another_shape_or_option_is_another_recording() -> None:
     par = make(GPT, VIRTUAL, policy(tp="int8"), device="cuda")
     seen = []
-    for step, (rows, codec) in enumerate([(8, "int8")] * 4 + [(4, "int8")] * 3 + [(4, "taco")] * 3):
-        par.communicators["tp_forward"].codec = preset(codec)
+    for step, (rows, min_bytes) in enumerate([(8, 0)] * 4 + [(4, 0)] * 3 + [(4, 1 << 30)] * 3):
+        par.communicators["tp_forward"].min_bytes = min_bytes
         results = []
         for replay in (True, False):
             par.zero_grad()

@@ -121,6 +121,10 @@ BAD = {
         tp_forward=preset("int4"),
         overrides=(_override(), _override(layers=(1,), codec=GroupCodec(name="int8", payload="int6"))),
     ),
+    "warmup_steps=-1": lambda: Policy(tp_forward=preset("int4"), warmup_steps=-1),
+    "warmup='int8'; need a Codec": lambda: Policy(tp_forward=preset("int4"), warmup_steps=1, warmup="int8"),
+    "warmup='int8' with warmup_steps=0": lambda: Policy(tp_forward=preset("int4"), warmup=preset("int8")),
+    "warmup_steps=3 without a tensor-parallel codec": lambda: Policy(dp_gradient=preset("int8"), warmup_steps=3),
     "tp_forward overridden in layer 2, 5; need layers of the model, 0 to 1": lambda: _run(
         policy=Policy(overrides=(_override(layers=(0, 2, 5)),))
     ),
@@ -213,7 +217,7 @@ def test_layers_survive_json_and_older_runs_have_none():
     data = json.loads(json.dumps(to_dict(run)))
     assert data["policy"]["overrides"][0]["layers"] == [1, 0]
     assert run_from_dict(data) == run_from_dict(to_dict(run)) == run
-    del data["policy"]["overrides"]
+    del data["policy"]["overrides"], data["policy"]["warmup_steps"], data["policy"]["warmup"]
     assert run_from_dict(data).policy == Policy(tp_forward=preset("int4"))
 
 
@@ -239,6 +243,28 @@ def test_bad_layers_are_refused(text):
 def test_a_module_lies_in_the_block_of_the_first_number_in_its_name():
     names = ("transformer.h.3.attn", "model.layers.12.mlp.experts.4", "0", "transformer.wte", "lm_head", "")
     assert [block_of(name) for name in names] == [3, 12, 0, None, None, None]
+
+
+def test_a_warm_up_survives_json():
+    run = _run(policy=Policy(tp_backward=preset("int4"), warmup_steps=7, warmup=preset("int8")))
+    assert run_from_dict(json.loads(json.dumps(to_dict(run)))) == run
+
+
+def test_a_warm_up_changes_what_is_compressed_and_nothing_else():
+    int8, int6, int4 = map(preset, ("int8", "int6", "int4"))
+    overrides = (_override(role="tp_backward", layers=(0,), codec=int6), _override(layers=(1,), codec=NONE))
+    chosen = Policy(tp_forward=int8, pp_forward=int4, warmup_steps=3, warmup=int8, overrides=overrides)
+    assert [chosen.warming(step) for step in (1, 3, 4)] == [True, True, False]
+    names = ("transformer.h.0.attn", "transformer.h.1.attn", "lm_head")
+    for warming, backward in ((True, int8), (False, int6)):
+        assert [chosen.codec("tp_forward", name, warming=warming) for name in names] == [int8, NONE, int8]
+        assert [chosen.codec("tp_backward", name, warming=warming) for name in names] == [backward, NONE, NONE]
+        assert chosen.codec("pp_forward", warming=warming) == int4
+    assert chosen.codecs("tp_forward") == {"tp_forward": int8, "tp_forward.none": NONE}
+    assert chosen.codecs("tp_backward") == {
+        "tp_backward": NONE, "tp_backward.int6": int6, "tp_backward.int8": int8,
+    }  # fmt: skip
+    assert chosen.codecs("pp_forward") == {"pp_forward": int4}
 
 
 def test_a_policy_tells_the_codec_of_each_message():

@@ -50,6 +50,8 @@ class Policy:
     all_reduce: algorithm of the compressed TP all-reduce; 'auto' is one_shot for two ranks, else two_shot.
     overrides: blocks whose messages have another codec than tp_forward or tp_backward says; the embedding and the head
         are no blocks.
+    warmup_steps: for so many steps of training every tensor-parallel message that would be compressed has the codec
+        `warmup` instead.
     """
 
     tp_forward: Codec = NONE
@@ -61,6 +63,8 @@ class Policy:
     min_bytes: int = 0
     all_reduce: str = "auto"
     overrides: tuple[Override, ...] = ()
+    warmup_steps: int = 0
+    warmup: Codec = NONE
 
     def __post_init__(self) -> None:
         at_least(0, "it is a size in bytes", min_bytes=self.min_bytes)
@@ -75,10 +79,28 @@ class Policy:
             "a tuple of Override",
             "each names a role, its layers and their codec",
         )
+        self._check_warmup()
         for role in TENSOR_ROLES:
-            self._check_overrides(role)
+            self._check_names(role)
 
-    def _check_overrides(self, role: str) -> None:
+    def _check_warmup(self) -> None:
+        """Raise `ConfigError` for a warm-up that changes nothing."""
+        at_least(0, "it counts steps", warmup_steps=self.warmup_steps)
+        _check_codec("warmup", self.warmup)
+        require(
+            self.warmup == NONE or self.warmup_steps > 0,
+            f"warmup={self.warmup.name!r} with warmup_steps=0",
+            "warmup_steps above 0",
+            "the codec would not be used",
+        )
+        require(
+            self.warmup_steps == 0 or self.compresses(*TENSOR_ROLES),
+            f"warmup_steps={self.warmup_steps} without a tensor-parallel codec",
+            "one in tp_forward, tp_backward or overrides",
+            "it delays what they do",
+        )
+
+    def _check_names(self, role: str) -> None:
         """Raise `ConfigError` unless every block has one codec and every name of a codec one meaning."""
         layers = sorted(layer for each in self.overrides if each.role == role for layer in each.layers)
         twice = sorted({layer for layer, after in pairwise(layers) if layer == after})
@@ -100,8 +122,10 @@ class Policy:
 
     def _used(self, role: str) -> list[Codec]:
         """The different codecs of a role's messages, its own first."""
-        others = [each.codec for each in self.overrides if each.role == role]
-        return list(dict.fromkeys([getattr(self, role), *others]))
+        found = [getattr(self, role), *(each.codec for each in self.overrides if each.role == role)]
+        if self.warmup_steps and role in TENSOR_ROLES and any(codec != NONE for codec in found):
+            found.append(self.warmup)
+        return list(dict.fromkeys(found))
 
     def codecs(self, role: str) -> dict[str, Codec]:
         """The different codecs of a role's messages by the names of their communicators: the role for its own codec,
@@ -112,11 +136,16 @@ class Policy:
         """What `codecs` calls one of a role's codecs."""
         return role if codec == getattr(self, role) else f"{role}.{codec.name}"
 
-    def codec(self, role: str, name: str = "") -> Codec:
-        """The codec of a role's messages that come from the module called `name`."""
+    def warming(self, step: int) -> bool:
+        """Whether training step `step`, counted from 1, is one of the warm-up."""
+        return step <= self.warmup_steps
+
+    def codec(self, role: str, name: str = "", *, warming: bool = False) -> Codec:
+        """The codec of a role's messages that come from the module called `name`, in the warm-up or after it."""
         block = block_of(name)
         found = (each.codec for each in self.overrides if each.role == role and block in each.layers)
-        return next(found, getattr(self, role))
+        chosen = next(found, getattr(self, role))
+        return self.warmup if warming and role in TENSOR_ROLES and chosen != NONE else chosen
 
     def compresses(self, *roles: str) -> bool:
         """Whether any message of these roles is compressed."""

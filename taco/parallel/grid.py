@@ -16,12 +16,13 @@ from taco.comm import Communicator, Meter
 from taco.config import NONE, Model, Parallel, require
 from taco.parallel.clip import clip_gradients_
 from taco.parallel.data import Differences, local, release_weights, set_last_backward
-from taco.parallel.functions import EXACT
+from taco.parallel.functions import EXACT, TensorComm
 from taco.parallel.loss import cross_entropy, virtual_cross_entropy, vocab_parallel_cross_entropy
 from taco.parallel.mesh import ends_group
 from taco.parallel.plans import HEAD
 from taco.parallel.predict import best
 from taco.parallel.replay import Replay
+from taco.parallel.virtual import VirtualComm
 
 
 class Part(nn.Module):
@@ -49,7 +50,8 @@ class Parallelism:
     dp_rank: which share of the batch this rank takes. is_last_stage: whether it computes the loss.
     replayed: whether the last step was a CUDA graph.
 
-    A step: `zero_grad()`, `loss = step(...)`, `clip_(...)`, then the caller's optimizer over `named_parameters()`.
+    A step: `zero_grad()`, `loss = step(...)`, `clip_(...)`, then the caller's optimizer over `named_parameters()`;
+    before it `begin_step(number)` where the policy has a warm-up.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Parallelism:
         *,
         parts: list[Part],
         communicators: dict[str, Communicator],
+        tensor: TensorComm | VirtualComm | None,
         meter: Meter,
         device: torch.device,
         differences: list[Differences],
@@ -67,7 +70,7 @@ class Parallelism:
         self.model, self.parallel, self.mesh, self.device = model, parallel, mesh, device
         self.modules = [part.model for part in parts]
         self.communicators, self.meter = communicators, meter
-        self._parts, self._differences = parts, differences
+        self._parts, self._differences, self._tensor = parts, differences, tensor
         self.pp_rank, self.dp_rank, self.tp_rank = mesh.get_coordinate() if mesh is not None else (0, 0, 0)
         self.is_last_stage = self.pp_rank == parallel.pp - 1
         self.replayed = False
@@ -138,6 +141,12 @@ class Parallelism:
 
     # --- training ----------------------------------------------------------------------------------------
 
+    def begin_step(self, step: int) -> None:
+        """Say that training step `step`, counted from 1, comes next, the same on all ranks: the first `warmup_steps` of
+        the policy have its warm-up codec, and evaluation has that of the step before it. Raises ConfigError below 1."""
+        if self._tensor is not None:
+            self._tensor.begin_step(step)
+
     def step(self, tokens: Tensor, targets: Tensor, microbatches: int, *, replay: bool = False) -> float:
         """Forward and backward over this dp rank's share of the batch; gradients are added to `.grad`.
 
@@ -188,7 +197,8 @@ class Parallelism:
         if self._replay is None:
             self._replay = Replay(parameter for _, parameter in self.named_parameters())
         each = self.communicators.values()
-        form = microbatches, tuple((c.min_bytes, c.algorithm, c.slice_bytes) for c in each)
+        phase = self._tensor.phase if self._tensor is not None else None
+        form = microbatches, phase, tuple((c.min_bytes, c.algorithm, c.slice_bytes) for c in each)
         run = partial(self._accumulate, microbatches=microbatches)
         total, self.replayed = self._replay(run, tokens, targets, form, self.meter, each)
         return total

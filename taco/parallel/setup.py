@@ -131,6 +131,6 @@ def setup(
             differences.append(shard_data(module, mesh, *roles, dtype=dtype, keep_gathered=keep, prefix=prefix))
         parts.append(Part(module, dtype))
     return Parallelism(
-        model, parallel, mesh, parts=parts, communicators=communicators, meter=meter, device=device,
-        differences=differences,
+        model, parallel, mesh, parts=parts, communicators=communicators, tensor=tensor, meter=meter,
+        device=device, differences=differences,
     )  # fmt: skip

@@ -31,10 +31,13 @@ def crest_db(x: Tensor) -> float:
 
 
 class Sqnr:
-    """Collects one record per (role, name): how well the policy's codec represents the tensor sent."""
+    """Collects one record per (role, name): how well the policy's codec represents the tensor sent.
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    warming: whether the step that is watched is one of the policy's warm-up.
+    """
+
+    def __init__(self, policy: Policy, *, warming: bool = False) -> None:
+        self._policy, self._warming = policy, warming
         self._seen: set[tuple[str, str]] = set()
         self.records: list[dict[str, Any]] = []
 
@@ -43,7 +46,7 @@ class Sqnr:
         if (role, name) in self._seen or not x.numel():
             return
         self._seen.add((role, name))
-        codec = self._policy.codec(role, name)
+        codec = self._policy.codec(role, name, warming=self._warming)
         quality = math.inf
         if not isinstance(codec, NoCodec):
             chosen = coder(codec)

@@ -48,9 +48,9 @@ def _resolve_presets_(policy: Any) -> None:
     """Replace the names of presets in a policy's JSON data, whatever that holds, by their data."""
     if not isinstance(policy, dict):
         return
-    for role in ROLES:
-        if isinstance(policy.get(role), str):
-            policy[role] = _preset(f"policy.{role}", policy[role])
+    for field in (*ROLES, "warmup"):
+        if isinstance(policy.get(field), str):
+            policy[field] = _preset(f"policy.{field}", policy[field])
     overrides = policy.get("overrides")
     for each in overrides if isinstance(overrides, list) else ():
         if isinstance(each, dict) and isinstance(each.get("codec"), str):

@@ -130,6 +130,7 @@ class Trainer:
         t, p = self.run.train, self.run.parallel
         rate = learning_rate(step, t)
         set_learning_rate_(self.optimizer, rate)
+        self.par.begin_step(step)
         self.steps.begin()
         with self.steps.timed("data"):
             batch = self.train_data.batch(step - 1, self.par.dp_rank, p.dp)
@@ -152,7 +153,8 @@ class Trainer:
     def _watched_step(self, step: int) -> None:
         """A step, with the observers that are due on it."""
         t, p = self.run.train, self.run.parallel
-        sqnr = Sqnr(self.run.policy) if t.monitor_every and step % t.monitor_every == 0 else None
+        due = bool(t.monitor_every) and step % t.monitor_every == 0
+        sqnr = Sqnr(self.run.policy, warming=self.run.policy.warming(step)) if due else None
         capture = Capture(p.virtual_tp) if step in self.captures and self.here.rank == 0 else None
         self.watch.watchers = [w for w in (sqnr, capture) if w]
         self._step(step)

@@ -59,6 +59,14 @@ def test_sqnr_is_that_of_the_layers_own_codec():
     assert [r["sqnr_db"] for r in watch.records] == expected
 
 
+def test_sqnr_in_the_warm_up_is_its_codecs():
+    x = torch.randn(8, 128, generator=torch.Generator().manual_seed(1))
+    chosen = Policy(tp_forward=preset("int4"), warmup_steps=1)
+    watch = Sqnr(chosen, warming=chosen.warming(1))
+    watch("tp_forward", "transformer.wte", x)
+    assert [r["sqnr_db"] for r in watch.records] == [math.inf]
+
+
 def test_capture_keeps_each_virtual_rank_of_the_first_call(tmp_path):
     capture = Capture(2)
     for value in (1.0, 2.0, 3.0):  # two virtual ranks, then the next microbatch

@@ -10,7 +10,7 @@ import pytest
 from distributed import run_ranks
 from train_cases import corpus, fit, fit_ranks, log_of, numbers, stochastic, tiny_run
 
-from taco.config import Parallel, Policy
+from taco.config import Override, Parallel, Policy
 from taco.log import LogError, part_path
 from taco.recipes import policy, preset
 from taco.train import checkpoint
@@ -23,6 +23,15 @@ def data(tmp_path_factory):
     return corpus(tmp_path_factory.mktemp("corpus"))
 
 
+# the warm-up ends between the checkpoint of step 6 and the interruption; then layers have codecs of their own
+WARM = Policy(
+    tp_forward=stochastic("int4"),
+    tp_backward=stochastic("int6"),
+    overrides=(Override(role="tp_forward", layers=(1,), codec=preset("int6")),),
+    warmup_steps=7,
+    warmup=stochastic(),
+)
+
 ALONE = {
     "plain": {},
     "accumulation": {"micro_batch": 2},
@@ -31,6 +40,7 @@ ALONE = {
         "parallel": Parallel(virtual_tp=2),
         "chosen": Policy(tp_forward=stochastic(), tp_backward=stochastic("int4")),
     },
+    "warm-up": {"parallel": Parallel(virtual_tp=2), "chosen": WARM},
 }
 
 
@@ -67,6 +77,7 @@ RANKS = {
             pp_backward=stochastic(),
         ),
     ),
+    "tp2-warm-up": (Parallel(tp=2), WARM),
     "dp2-differences": (Parallel(dp=2), policy(dp="sdp4bit")),
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shutil
+from dataclasses import replace
+from statistics import median
 
 import pytest
 import torch
@@ -68,6 +70,26 @@ def test_accumulation_changes_only_rounding(tmp_path, data):
     whole, parts = log_of(tmp_path / "whole").of("step"), log_of(tmp_path / "parts").of("step")
     assert [s["loss"] for s in parts] == pytest.approx([s["loss"] for s in whole], rel=1e-5)
     assert [s["grad_norm"] for s in parts] == pytest.approx([s["grad_norm"] for s in whole], rel=1e-4)
+
+
+def test_a_warm_up_is_the_other_codecs_run_for_its_steps(tmp_path, data):
+    warm = replace(policy(tp="int4"), warmup_steps=2, warmup=preset("int8"))
+    runs = {"warm": warm, "int8": policy(tp="int8"), "int4": policy(tp="int4")}
+    for name, chosen in runs.items():
+        grid = {"parallel": Parallel(virtual_tp=2), "chosen": chosen, "checkpoint_every": 0}
+        fit(tiny_run(data, steps=4, eval_every=2, monitor_every=2, **grid), tmp_path / name)
+    logs = {name: log_of(tmp_path / name) for name in runs}
+    assert numbers(logs["warm"])[:2] == numbers(logs["int8"])[:2]
+    assert logs["warm"].of("eval")[0] == logs["int8"].of("eval")[0]
+    assert logs["warm"].of("eval")[1] != logs["int8"].of("eval")[1]
+    wire = {name: [s["wire"] for s in log.of("step")] for name, log in logs.items()}
+    assert wire["warm"] == wire["int8"][:2] + wire["int4"][2:]
+    for role in ("tp_forward", "tp_backward"):
+        paths = [logs["warm"].end["paths"][key] for key in (role, f"{role}.int8")]
+        assert sum(paths[0].values()) > 0
+        assert sum(paths[1].values()) > 0
+    first, last = (median(r["sqnr_db"] for r in logs["warm"].of("sqnr") if r["step"] == step) for step in (2, 4))
+    assert first > last + 15  # four bits more
 
 
 def test_same_seed_same_bits_other_seed_other_bits(tmp_path, data):

@@ -10,12 +10,12 @@ import paper_logs
 import pytest
 
 from taco import log, recipes
-from taco.config import Data, Parallel, Run, Train, to_dict
-from taco.paper import tables
+from taco.config import Data, Override, Parallel, Run, Train, to_dict
+from taco.paper import style, tables
 from taco.paper.figures import draw
 from taco.paper.table import distinct, number, read_table, write_table
 from taco.paper.tables import load, pareto, training
-from taco.recipes import MODELS, policy
+from taco.recipes import MODELS, policy, preset
 
 BASE = Run(
     name="base", model=MODELS["gpt-mini"], parallel=Parallel(virtual_tp=4), data=Data(corpus="data/text", seq=64),
@@ -138,6 +138,33 @@ def test_what_stands_beside_the_loss(tmp_path: Path):
         (0, pytest.approx(0.1)),
         (1, pytest.approx(0.2)),
     ]
+
+
+def _over(roles: str, layers: tuple[int, ...], codec: str) -> tuple[Override, ...]:
+    return tuple(Override(role=f"tp_{role}", layers=layers, codec=preset(codec)) for role in roles.split())
+
+
+WORDS = {
+    "int4": policy(tp="int4"),
+    "int4 (int8 in blocks 0 3)": replace(policy(tp="int4"), overrides=_over("forward backward", (3, 0), "int8")),
+    "none (int8 backward in block 2)": replace(policy(), overrides=_over("backward", (2,), "int8")),
+    "int6 forward, int4 backward (int8 for 20 steps)": replace(
+        policy(tp_forward="int6", tp_backward="int4"), warmup_steps=20, warmup=preset("int8")
+    ),
+    "int4 (none forward in block 0, int8 for 1 step)": replace(
+        policy(tp="int4"), overrides=_over("forward", (0,), "none"), warmup_steps=1, warmup=preset("int8")
+    ),
+}
+
+
+def test_policies_of_layers_and_warm_ups_have_rows_and_words_of_their_own(tmp_path: Path):
+    runs = [(replace(run(f"r{i}"), policy=chosen), 2.0 + i / 100) for i, chosen in enumerate(WORDS.values())]
+    found = policies(logs_of(tmp_path, RUNS[0], *runs))
+    assert set(found) == set(WORDS)
+    assert [found[words]["delta_pct"] for words in WORDS] == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0])
+    assert {style.colour(words) for words in WORDS if words.startswith("int")} == {style.OURS}
+    _, rows = training.accuracy(logs_of(tmp_path, *runs))
+    assert {r["codec"] for r in rows if r["kind"] == "measured"} == set(WORDS)
 
 
 def test_the_figure_shows_every_part(tmp_path: Path):

@@ -30,6 +30,21 @@ def joined(names: list[str]) -> str:
     return "+".join(used) if used else "none"
 
 
+def _other_codecs(policy: dict) -> list[str]:
+    """A policy's overrides and warm-up in words, such as 'int8 in blocks 0 11' or 'int8 for 20 steps'."""
+    places: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    for each in policy["overrides"]:
+        where = each["codec"]["name"], tuple(sorted(each["layers"]))
+        places.setdefault(where, []).append(each["role"].removeprefix("tp_"))
+    words = []
+    for (codec, layers), roles in places.items():
+        blocks = f"block{'s' if len(layers) > 1 else ''} {' '.join(map(str, layers))}"
+        words.append(f"{codec} in {blocks}" if len(roles) == len(AXES["tp"]) else f"{codec} {roles[0]} in {blocks}")
+    if steps := policy["warmup_steps"]:
+        words.append(f"{policy['warmup']['name']} for {steps} step{'s' if steps > 1 else ''}")
+    return words
+
+
 @dataclass(frozen=True)
 class Summary:
     """A run of an experiment: its configuration, and its log unless that is missing.
@@ -60,17 +75,23 @@ class Summary:
 
     def codec(self, axis: str) -> str:
         """The codecs of one axis (tp, dp, pp) of the grid, 'none' if the axis is not compressed."""
-        return joined([self.config["policy"][role]["name"] for role in AXES[axis]])
+        policy = self.config["policy"]
+        names = [policy[role]["name"] for role in AXES[axis]]
+        return joined(names + [each["codec"]["name"] for each in policy["overrides"] if each["role"] in AXES[axis]])
 
     @property
     def tp_codec(self) -> str:
-        """The TP codec if both directions share it, else what each direction has."""
-        forward, backward = (self.config["policy"][role]["name"] for role in AXES["tp"])
-        return forward if forward == backward else f"{forward} forward, {backward} backward"
+        """The TP codec if both directions share it, else what each direction has; behind it, in parentheses, blocks and
+        first steps that have another."""
+        policy = self.config["policy"]
+        forward, backward = (policy[role]["name"] for role in AXES["tp"])
+        words = forward if forward == backward else f"{forward} forward, {backward} backward"
+        others = _other_codecs(policy)
+        return f"{words} ({', '.join(others)})" if others else words
 
     @property
     def compressed(self) -> bool:
-        return any(self.config["policy"][role]["name"] != "none" for role in ROLES)
+        return any(self.codec(axis) != "none" for axis in AXES)
 
     @property
     def control(self) -> bool:

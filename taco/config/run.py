@@ -121,6 +121,7 @@ class Train:
     lr in 1/step units of AdamW; cosine from lr to min_lr after `warmup` linear steps over `steps`.
     dtype: compute dtype (parameters and optimizer stay fp32). eval_batches of `batch` sequences.
     checkpoint_every / monitor_every / eval_every in steps, 0 = never (the last step is always evaluated).
+    sensitivity: after the last step, how far low bits in each block and direction alone move the gradient.
     generate: tokens that continue each held-out prompt after the last step, greedily; 0 = none.
     timeout_s: how long a collective may wait for a rank.
     """
@@ -142,6 +143,7 @@ class Train:
     checkpoint_every: int = 0
     monitor_every: int = 0
     generate: int = 0
+    sensitivity: bool = False
     timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
@@ -241,6 +243,12 @@ def _check_features(run: Run) -> None:
         "a compressed message is summed as its packets are",
     )
     run.policy.check_blocks(range(run.model.layers))
+    require(
+        not t.sensitivity or (p.virtual_tp > 1 and p.world_size == 1),
+        f"sensitivity with virtual_tp={p.virtual_tp}, {p.world_size} processes",
+        "virtual_tp above 1 in one process",
+        "it compares gradients of whole parameters, with messages of a codec that the run may not have",
+    )
     require(
         not t.generate or (p.pp == 1 and not p.sequence_parallel),
         f"generate={t.generate} with pp={p.pp}, sequence_parallel={p.sequence_parallel}",

@@ -12,7 +12,8 @@ gradients equal real TP = R bit for bit. The model keeps full, ordinary paramete
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class VirtualComm(RoleComms[VirtualCommunicator]):
     def __init__(self, ways: int, policy: Policy, make: Callable[[str, str, Codec], VirtualCommunicator]) -> None:
         super().__init__(policy, make)
         self.world_size = ways
+        self._instead: VirtualComm | None = None
 
     @classmethod
     def build(
@@ -50,6 +52,25 @@ class VirtualComm(RoleComms[VirtualCommunicator]):
             return VirtualCommunicator(ways, codec, role=role, crossover=found.get(key), **options)
 
         return cls(ways, policy, make)
+
+    @contextmanager
+    def instead(self, other: VirtualComm) -> Iterator[None]:
+        """Inside, messages go through `other`, of as many ranks: whole passes with other codecs that leave no bytes,
+        paths or calls behind here."""
+        require(
+            other.world_size == self.world_size,
+            f"communicators of {other.world_size} ranks in place of {self.world_size}",
+            "as many",
+            "each rank sends one partial sum",
+        )
+        before, self._instead = self._instead, other
+        try:
+            yield
+        finally:
+            self._instead = before
+
+    def sender(self, role: str, name: str) -> VirtualCommunicator:
+        return super().sender(role, name) if self._instead is None else self._instead.sender(role, name)
 
     def copies(self, x: Tensor, name: str) -> tuple[Tensor, ...]:
         """f: R tensors equal to x."""

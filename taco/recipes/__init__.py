@@ -16,6 +16,7 @@ from taco.recipes.experiments import (
     Experiment,
     captures,
 )
+from taco.recipes.layers import protected, with_layers
 from taco.recipes.measures import GPU_MEASURES
 from taco.recipes.models import MODELS
 from taco.recipes.runs import RUNS
@@ -47,4 +48,6 @@ __all__ = [
     "captures",
     "policy",
     "preset",
+    "protected",
+    "with_layers",
 ]

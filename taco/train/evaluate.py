@@ -14,6 +14,7 @@ from taco.parallel import Parallelism
 from taco.train.data import TokenDataset
 from taco.train.data_format import check
 from taco.train.depth import depth_records
+from taco.train.sensitivity import sensitivity_records
 from taco.train.tokenizer import TOKENIZER
 
 PROMPTS = 4
@@ -93,13 +94,16 @@ def final_records(
     par: Parallelism, run: Run, own: TokenDataset, other: TokenDataset | None, microbatches: int
 ) -> Iterator[tuple[str, dict]]:
     """(kind, record) of what is looked at once, after the last step: the other corpus' held-out text, the errors by
-    depth, and the continued prompts of both corpora. Changes no weight and no count."""
+    depth, what moves the gradient, and the continued prompts of both corpora. Changes no weight and no count."""
     t = run.train
     if other is not None:
         yield "held_out", {"corpus": str(other.path), **held_out(par, other, t.eval_batches, microbatches)}
     if t.monitor_every:
         for record in depth_records(par, run.policy, *own.batch(0)):
             yield "depth", record
+    if t.sensitivity:
+        for record in sensitivity_records(par, *own.batch(0)):
+            yield "sensitivity", record
     for data in (own, other) if t.generate else ():
         for record in _continued(par, data, t.generate) if data is not None else ():
             yield "generate", record

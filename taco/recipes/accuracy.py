@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from taco.config import Data, Parallel, Run, Train
-from taco.recipes.arms import ARMS, TP_CODECS, controls
+from taco.recipes.arms import ARMS, TP_CODECS, controls, in_steps
 from taco.recipes.models import MODELS
 from taco.recipes.names import by_name
 
@@ -57,12 +57,12 @@ def unique(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def arm(model: str, ways: int, name: str, seed: int, data: Data, train: Train, suffix: str = "") -> Run:
-    """The run of one of ARMS."""
+    """The run of one of ARMS. A warm-up lasts its share of the run's steps."""
     return Run(
         name=f"{model}-vtp{ways}-{name}{suffix}-s{seed}",
         model=MODELS[model],
         parallel=Parallel(virtual_tp=ways),
-        policy=ARMS[name],
+        policy=in_steps(ARMS[name], train.steps),
         data=data,
         train=replace(train, seed=seed),
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taco.config import GroupCodec, Parallel, Policy
-from taco.recipes.codecs import PRESETS, policy
+from taco.config import TENSOR_ROLES, GroupCodec, Parallel, Policy
+from taco.recipes.codecs import PRESETS, policy, preset
+from taco.recipes.layers import with_layers
 from taco.recipes.names import by_name
 
 # Every preset that is compared in both directions.
@@ -69,6 +70,23 @@ ABLATION_POLICIES: dict[str, Policy] = _both(
     "taco-backward": policy(tp_backward="taco"),
 }  # fmt: skip
 
+WARM_SHARE = 10
+"""A warm-up lasts one of so many steps of a run."""
+
+
+def in_steps(chosen: Policy, steps: int) -> Policy:
+    """`chosen` in a run of `steps` steps: a warm-up, if it has one, takes its share of them, one step at least."""
+    return replace(chosen, warmup_steps=max(1, steps // WARM_SHARE)) if chosen.warmup_steps else chosen
+
+
+# Four bits but for some blocks (of a model of 12), or but for the first steps (of the 200 of a look; see `in_steps`).
+EXCEPTIONS: dict[str, Policy] = {
+    "int4-first-last": with_layers(policy(tp="int4"), dict.fromkeys(TENSOR_ROLES, (0, 1, 10, 11)), "int8"),
+    "int6-int4-warm": replace(
+        policy(tp_forward="int6", tp_backward="int4"), warmup_steps=200 // WARM_SHARE, warmup=preset("int8")
+    ),
+}
+
 STOCHASTIC = ("taco-stochastic", "int8-stochastic", "int6-stochastic", "int4-stochastic")
 
 # Name -> what tensor-parallel messages are coded with. 'none' is the baseline.
@@ -76,6 +94,7 @@ ARMS: dict[str, Policy] = (
     _both("none", *TP_CODECS, "int8-tensor", "int8-unrotated", "int4-unrotated", "int4-clip", *STOCHASTIC)
     | {name: policy(tp_forward=forward, tp_backward=backward) for name, (forward, backward) in SPLITS.items()}
     | {"int8-int4-stochastic": policy(tp_forward="int8", tp_backward=VARIANTS["int4-stochastic"])}
+    | EXCEPTIONS
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 from taco.config import NONE, run_from_dict
 from taco.log import read
 from taco.recipes import ARMS, EXPERIMENTS, PRESETS, QUEUE, RUNS, accuracy, preset
-from taco.recipes.arms import SPLITS, STOCHASTIC
+from taco.recipes.arms import SPLITS, STOCHASTIC, in_steps
 
 LOGGED = sorted((Path(__file__).parents[2] / "results" / "logged").glob("*-s[0-9].jsonl"))
 
@@ -34,6 +34,27 @@ def test_arms_are_named_after_what_they_send():
     assert ARMS["int4-clip"].tp_backward == clipped
     assert replace(clipped, name="int4", clip=1.0) == preset("int4") != replace(clipped, name="int4")
     assert ARMS["int8-int4-stochastic"].tp_backward.rounding == "stochastic"
+
+
+def test_arms_with_exceptions_are_their_base_but_for_those():
+    ends, warm = ARMS["int4-first-last"], ARMS["int6-int4-warm"]
+    assert replace(ends, overrides=()) == ARMS["int4"]
+    for role in ("tp_forward", "tp_backward"):
+        names = [ends.codec(role, f"transformer.h.{layer}.mlp").name for layer in range(12)]
+        assert names == ["int8", "int8", *["int4"] * 8, "int8", "int8"]
+    assert replace(warm, warmup_steps=0, warmup=NONE) == ARMS["int6-int4"]
+    assert warm.warmup == preset("int8")
+    stages = {stage.name: stage.runs for stage in QUEUE}
+    for stage, suffix, steps in (("looks", "", 20), ("screen-rest", "-33m", 200)):
+        runs = {run.name: run for run in stages[stage]}
+        assert runs[f"gpt-125m-vtp4-int6-int4-warm{suffix}-s1"].policy == replace(warm, warmup_steps=steps)
+        assert runs[f"gpt-125m-vtp4-int4-first-last{suffix}-s1"].policy == ends
+
+
+def test_a_warm_up_lasts_a_tenth_of_a_run_and_no_other_policy_gets_one():
+    assert in_steps(ARMS["int6-int4-warm"], 6104).warmup_steps == 610
+    assert in_steps(ARMS["int6-int4-warm"], 5).warmup_steps == 1
+    assert all(in_steps(chosen, 50) == chosen for name, chosen in ARMS.items() if name != "int6-int4-warm")
 
 
 def test_every_pair_of_directions_that_decides_the_bits_is_there():

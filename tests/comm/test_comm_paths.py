@@ -12,9 +12,12 @@ from crossover_cases import table
 from distributed import run_ranks
 from fake_kernels import kernels
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 
 from taco.comm import CommError, Communicator, Crossover, VirtualCommunicator, peers, pending, symmetric
-from taco.config import NONE, Codec
+from taco.config import NONE, Codec, Override, Policy
+from taco.parallel import TensorComm
+from taco.parallel.virtual import VirtualComm
 from taco.recipes import preset
 
 
@@ -250,6 +253,32 @@ def _inputs_stay(rank: int, world_size: int) -> None:
 
 def test_uncompressed_collectives_leave_their_input_alone() -> None:
     run_ranks(3, _inputs_stay)
+
+
+def _codecs_of_a_role(rank: int, world_size: int) -> None:
+    first = Override(role="tp_forward", layers=(0,), codec=preset("int6"))
+    codecs = Policy(tp_forward=preset("int4"), overrides=(first,), warmup_steps=2, warmup=preset("int8"))
+    times = {1: {"uncompressed": 100.0, "fused": 50.0}}
+    tables = {key: table(times, codec=codec) for key, codec in codecs.codecs("tp_forward").items()}
+    with kernels() as made:
+        real = TensorComm.build(init_device_mesh("cpu", (world_size,)), codecs, tables=tables)
+        virtual_comm, parts = VirtualComm.build(world_size, codecs), parts_of(world_size, (6, 12, 30))
+        for step in (1, 3, 2, 4):
+            real.begin_step(step)
+            virtual_comm.begin_step(step)
+            for name in ("h.0.attn.c_proj", "h.1.attn.c_proj", "wte"):
+                mine, theirs = (each.sender("tp_forward", name) for each in (real, virtual_comm))
+                assert equal(mine.all_reduce(parts[rank]), theirs.all_reduce(parts))
+        assert made == ["int8", "int6", "int4"]
+        paths = {key: comm.paths for key, comm in real.communicators.items()}
+    assert paths == {
+        "tp_forward": {"fused": 4}, "tp_forward.int6": {"fused": 2}, "tp_forward.int8": {"fused": 6}, "tp_backward": {},
+    }  # fmt: skip
+
+
+def test_codecs_of_one_role_have_kernels_of_their_own() -> None:
+    """So layers and a warm-up change codecs while others' workspaces stay."""
+    run_ranks(2, _codecs_of_a_role)
 
 
 # --- torch's symmetric memory -----------------------------------------------------------------------

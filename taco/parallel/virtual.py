@@ -12,7 +12,7 @@ gradients equal real TP = R bit for bit. The model keeps full, ordinary paramete
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,6 +68,10 @@ class VirtualComm(RoleComms[VirtualCommunicator]):
             yield
         finally:
             self._instead = before
+
+    @property
+    def phase(self) -> Hashable:
+        return super().phase, self._instead
 
     def sender(self, role: str, name: str) -> VirtualCommunicator:
         return super().sender(role, name) if self._instead is None else self._instead.sender(role, name)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from parallel_cases import GPT, batch, gradients, make, policy
 
 from taco.comm import Meter, VirtualCommunicator
 from taco.config import Parallel
-from taco.parallel import Parallelism
+from taco.parallel import Parallelism, grid
 from taco.parallel.replay import WARM_UP, Replay, _Counts
+from taco.parallel.virtual import VirtualComm
 from taco.recipes import preset
 from taco.recipes.arms import VARIANTS
 
@@ -93,6 +96,45 @@ def test_another_shape_or_option_is_another_recording() -> None:
     recorded = [False, False, True, True] + [False, False, True] * 2
     assert seen[::2] == recorded
     assert not any(seen[1::2])
+
+
+WARM = replace(policy(tp="int4"), warmup_steps=4, warmup=preset("int8"))
+
+
+@pytest.mark.gpu
+def test_the_warm_up_and_what_follows_have_recordings_of_their_own() -> None:
+    plain, asked = (make(GPT, VIRTUAL, WARM, device="cuda") for _ in range(2))
+    for step in range(1, 9):
+        results = []
+        for par, replay in ((plain, False), (asked, True)):
+            par.begin_step(step)
+            par.zero_grad()
+            results.append((par.step(*batch(step), 2, replay=replay), gradients(par), counts(par)))
+        check_equal(*([result] for result in results))
+        assert asked.replayed == (step in (3, 4, 7, 8))
+
+
+def test_a_recording_holds_for_one_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it does where there is no GPU to record on."""
+    forms = []
+
+    class Recorder(Replay):
+        def __call__(self, run, tokens, targets, form, meter, communicators):
+            forms.append(form)
+            return run(tokens, targets), False
+
+    monkeypatch.setattr(grid, "Replay", Recorder)
+    monkeypatch.setattr(Parallelism, "_can_replay", lambda self: True)
+    par = make(GPT, VIRTUAL, WARM)
+    virtual_comm = par.modules[0].virtual_comm
+    other = VirtualComm.build(4, policy())
+    for step in (1, 4, 5, 6):
+        par.begin_step(step)
+        par.step(*batch(step), 2, replay=True)
+    with virtual_comm.instead(other):
+        par.step(*batch(0), 2, replay=True)
+    par.step(*batch(0), 2, replay=True)
+    assert [forms.index(form) for form in forms] == [0, 0, 2, 2, 4, 2]
 
 
 @pytest.mark.gpu

@@ -10,7 +10,6 @@ inside collectives is not known then. Another form of call (shapes, codecs) is a
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import torch
@@ -62,15 +61,13 @@ def _difference(new: Mapping[str, int], old: Mapping[str, int]) -> dict[str, int
 class Replay:
     """Runs a pass, from the third call of one form on as a CUDA graph.
 
-    parameters: whose gradients the pass leaves; they are None before it. A pass that cannot be recorded (it waits for
-    the GPU somewhere) runs as it is, with one warning.
+    parameters: whose gradients the pass leaves; they are None before it.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._parameters = list(parameters)
         self._form: Hashable = None
         self._calls = 0
-        self._failed: set[Hashable] = set()
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, Tensor] | None = None
         self._gradients: list[Tensor | None] = []
@@ -89,20 +86,22 @@ class Replay:
         """(run(tokens, targets), whether it was a replay) for CUDA tensors. The next call overwrites the result.
 
         form: what else the kernels depend on. meter, communicators: what counts in the pass.
+        Raises RuntimeError for a pass that cannot be recorded. torch's allocator and random numbers may be of no use to
+        the process afterwards.
         """
         form = (form, tokens.shape, targets.shape)
         if form != self._form:
             self.forget()
             self._form = form
         self._calls += 1
-        if self._calls <= WARM_UP or form in self._failed:
+        if self._calls <= WARM_UP:
             return run(tokens, targets), False
         if self._graph is not None:
             for static, given in zip(self._inputs, (tokens, targets), strict=True):
                 static.copy_(given)
             self._counts.add()
-        elif not self._record(run, tokens, targets, _Counts(meter, communicators)):
-            return run(tokens, targets), False
+        else:
+            self._record(run, tokens, targets, _Counts(meter, communicators))
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient
         self._graph.replay()
@@ -113,23 +112,17 @@ class Replay:
         self._graph = self._result = self._inputs = self._counts = None
         self._gradients, self._calls = [], 0
 
-    def _record(self, run: Pass, tokens: Tensor, targets: Tensor, counts: _Counts) -> bool:
+    def _record(self, run: Pass, tokens: Tensor, targets: Tensor, counts: _Counts) -> None:
         self._inputs = tokens.clone(), targets.clone()
-        graph, error = torch.cuda.CUDAGraph(), None
+        graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
                 self._result = run(*self._inputs)
-        except RuntimeError as failure:
-            error = str(failure).splitlines()[0]
+        except RuntimeError as error:
+            raise RuntimeError(
+                "got a pass that cannot be recorded as a CUDA graph; need one that never waits for the GPU, or "
+                f"replay=False (taco train --no-replay); because {error}"
+            ) from error
         counts.end()
-        if error is not None:
-            counts.add(-1)
-            self.forget()
-            self._failed.add(self._form)
-            for parameter in self._parameters:
-                parameter.grad = None
-            warnings.warn(f"this pass runs without a CUDA graph: {error}", stacklevel=4)
-            return False
         self._graph, self._counts = graph, counts
         self._gradients = [parameter.grad for parameter in self._parameters]
-        return True

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from taco.config import (
+    ENDS,
     NONE,
     ConfigError,
     Data,
@@ -37,7 +38,7 @@ BAD = {
     "role='dp_gradient'; need one of tp_forward, tp_backward": lambda: _override(role="dp_gradient"),
     "layers=(); need a tuple of at least one": lambda: _override(layers=()),
     "layers=[1]": lambda: _override(layers=[1]),
-    "layers[1]=-1": lambda: _override(layers=(0, -1)),
+    "layers[1]=-2": lambda: _override(layers=(0, -2)),
     "codec='int8'": lambda: _override(codec="int8"),
     "codec='sdp4bit-weight'; need a codec without difference": lambda: _override(codec=preset("sdp4bit-weight")),
     "overrides=[]": lambda: Policy(overrides=[]),
@@ -125,6 +126,14 @@ def test_a_warm_up_changes_what_is_compressed_and_nothing_else():
         "tp_backward": NONE, "tp_backward.int6": int6, "tp_backward.int8": int8,
     }  # fmt: skip
     assert chosen.codecs("pp_forward") == {"pp_forward": int4}
+
+
+def test_embedding_and_head_may_have_a_codec_of_their_own():
+    int8, int4 = preset("int8"), preset("int4")
+    run = _run(policy=Policy(tp_forward=int4, overrides=(_override(layers=(ENDS, 1)),)))
+    assert run_from_dict(json.loads(json.dumps(to_dict(run)))) == run
+    names = ("transformer.wte", "lm_head", "transformer.h.1.mlp", "transformer.h.0.mlp", "")
+    assert [run.policy.codec("tp_forward", name) for name in names] == [int8, int8, int8, int4, int4]
 
 
 def test_a_policy_tells_the_codec_of_each_message():

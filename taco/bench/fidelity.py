@@ -14,7 +14,7 @@ from taco.bench import synthetic
 from taco.bench.sums import mean_sums_db
 from taco.codec import coder
 from taco.codec.authors import README, RELEASED, AuthorsTaco
-from taco.codec.quality import bulk_sqnr_db, max_error, sqnr_db
+from taco.codec.quality import bulk_sqnr_db, max_error, small_sqnr_db, sqnr_db
 from taco.config import Codec, GroupCodec, NoCodec
 from taco.log import LogWriter
 from taco.recipes import PRESETS
@@ -70,6 +70,7 @@ def measure_fidelity(
 
     rows, channels: size of the synthetic sets. limit: elements used of each captured tensor. bytes_per_element is of
     the whole message; 'none' is the message as bf16. SQNR in dB; of captured tensors its mean, and the largest error.
+    bulk_sqnr_db is of the channels that are not outliers, or of the 99% of captured elements that are smallest.
     Captured tensors also have their step, their number of ranks, and the SQNR of the sum over these (taco.bench.sums).
     """
     config = {"source": source, "rows": rows, "channels": channels, "limit": limit}
@@ -81,6 +82,7 @@ def measure_fidelity(
         for place, collectives in captured.items():
             tensors = [t for parts in collectives for t in parts]
             row = _row(arm, place.dataset, "captured", place.role, tensors) | mean_sums_db(arm.config, collectives)
+            row["bulk_sqnr_db"] = capture_files.mean(small_sqnr_db(x, arm.roundtrip(x)) for x in tensors)
             log.write("row", step=place.step, **row)
     log.close()
 

@@ -36,6 +36,18 @@ def bulk_sqnr_db(x: Tensor, y: Tensor, outlier_channels: Sequence[int]) -> float
     return sqnr_db(x[..., keep], y[..., keep])
 
 
+def small_sqnr_db(x: Tensor, y: Tensor, share: float = 0.99) -> float:
+    """SQNR in dB of the `share` of elements that are smallest in magnitude: what is left of them beside large ones.
+
+    Where its channels are not known; x of any shape, nan for none.
+    """
+    _same_shape(x, y)
+    x, y = x.double().reshape(-1), y.double().reshape(-1)
+    count = int(share * x.numel())
+    keep = x.abs().argsort(stable=True)[:count]
+    return sqnr_db(x[keep], y[keep]) if count else math.nan
+
+
 def max_error(x: Tensor, y: Tensor) -> float:
     """Largest |x - y|; 0 for empty tensors, NaN if one of them is NaN."""
     _same_shape(x, y)

@@ -23,12 +23,13 @@ from taco.config.codec import (
 )
 from taco.config.grid import TRANSPORTS, VIRTUAL_SUMS, Parallel
 from taco.config.plain import CODEC_CLASSES, codec_from_dict, completed, run_from_dict, to_dict
-from taco.config.policy import ROLES, TENSOR_ROLES, Override, Policy, block_of
+from taco.config.policy import ENDS, ROLES, TENSOR_ROLES, Override, Policy, block_of
 from taco.config.run import DTYPES, PROMPT_TOKENS, Data, Model, Run, Train
 
 __all__ = [
     "CODEC_CLASSES",
     "DTYPES",
+    "ENDS",
     "MAX_GROUP",
     "MIN_GROUP",
     "NONE",

@@ -11,6 +11,8 @@ from taco.config.codec import NONE, Codec
 
 TENSOR_ROLES = ("tp_forward", "tp_backward")
 ROLES = (*TENSOR_ROLES, "dp_gradient", "dp_weight", "pp_forward", "pp_backward")
+ENDS = -1
+"""Stands in `Override.layers` for the messages outside of blocks, those of the embedding and the head."""
 
 
 def block_of(name: str) -> int | None:
@@ -23,7 +25,7 @@ def block_of(name: str) -> int | None:
 class Override:
     """Another codec than its role's for the tensor-parallel messages of some blocks.
 
-    role: 'tp_forward' or 'tp_backward'. layers: the blocks' numbers in the whole model, from 0.
+    role: 'tp_forward' or 'tp_backward'. layers: the blocks' numbers in the whole model, from 0, or `ENDS`.
     """
 
     role: str
@@ -38,7 +40,8 @@ class Override:
             "a tuple of at least one number",
             "an override without layers would be ignored",
         )
-        at_least(0, "it is the number of a block", **{f"layers[{i}]": layer for i, layer in enumerate(self.layers)})
+        numbers = {f"layers[{i}]": layer for i, layer in enumerate(self.layers)}
+        at_least(ENDS, "it is the number of a block; -1 means embedding and head", **numbers)
         _check_codec("codec", self.codec)
 
 
@@ -48,8 +51,7 @@ class Policy:
 
     min_bytes: messages smaller than this (bytes before compression) go uncompressed.
     all_reduce: algorithm of the compressed TP all-reduce; 'auto' is one_shot for two ranks, else two_shot.
-    overrides: blocks whose messages have another codec than tp_forward or tp_backward says; the embedding and the head
-        are no blocks.
+    overrides: blocks, or embedding and head, whose messages have another codec than tp_forward or tp_backward says.
     warmup_steps: for so many steps of training every tensor-parallel message that would be compressed has the codec
         `warmup` instead.
     """
@@ -143,6 +145,7 @@ class Policy:
     def codec(self, role: str, name: str = "", *, warming: bool = False) -> Codec:
         """The codec of a role's messages that come from the module called `name`, in the warm-up or after it."""
         block = block_of(name)
+        block = ENDS if block is None and name else block
         found = (each.codec for each in self.overrides if each.role == role and block in each.layers)
         chosen = next(found, getattr(self, role))
         return self.warmup if warming and role in TENSOR_ROLES and chosen != NONE else chosen
@@ -154,7 +157,7 @@ class Policy:
     def check_blocks(self, blocks: Collection[int]) -> None:
         """Raise `ConfigError` for an override of a block that is none of `blocks`, those of a whole model."""
         for each in self.overrides:
-            strange = [layer for layer in each.layers if layer not in blocks]
+            strange = [layer for layer in each.layers if layer not in blocks and layer != ENDS]
             require(
                 not strange,
                 f"{each.role} overridden in layer {', '.join(map(str, strange))}",

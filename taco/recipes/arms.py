@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taco.config import TENSOR_ROLES, GroupCodec, Parallel, Policy
+from taco.config import ENDS, TENSOR_ROLES, GroupCodec, Parallel, Policy
 from taco.recipes.codecs import PRESETS, policy, preset
 from taco.recipes.layers import with_layers
 from taco.recipes.names import by_name
@@ -80,7 +80,10 @@ def in_steps(chosen: Policy, steps: int) -> Policy:
 
 
 # Four bits but for some blocks (of a model of 12), or but for the first steps (of the 200 of a look; see `in_steps`).
+# int4-guarded: the blocks whose messages move the gradient of gpt-125m most, after a look without compression.
 EXCEPTIONS: dict[str, Policy] = {
+    "int4-ends": with_layers(policy(tp="int4"), dict.fromkeys(TENSOR_ROLES, (ENDS,)), "int8"),
+    "int4-guarded": with_layers(policy(tp="int4"), {"tp_forward": (ENDS, 0, 1), "tp_backward": (ENDS, 0)}, "int8"),
     "int4-first-last": with_layers(policy(tp="int4"), dict.fromkeys(TENSOR_ROLES, (0, 1, 10, 11)), "int8"),
     "int6-int4-warm": replace(
         policy(tp_forward="int6", tp_backward="int4"), warmup_steps=200 // WARM_SHARE, warmup=preset("int8")

@@ -2,9 +2,9 @@
 
     error = |g - g0| / |g0|
 
-g0 is the gradient of all parameters with every message uncompressed, g with the messages of one block in one direction
-coded by `PROBE`, over the same weights and sequences. Both norms are sums in fp64 over the gradients as they are.
-`taco.recipes.protected` chooses from such errors.
+g0 is the gradient of all parameters with every message uncompressed, g with the messages of one block (or of embedding
+and head) in one direction coded by `PROBE`, over the same weights and sequences. Both norms are sums in fp64 over the
+gradients as they are. `taco.recipes.protected` chooses from such errors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from taco.config import TENSOR_ROLES, Override, Policy, require
+from taco.config import ENDS, TENSOR_ROLES, Override, Policy, require
 from taco.parallel import Parallelism
 from taco.parallel.virtual import VirtualComm
 from taco.recipes import preset
@@ -43,7 +43,7 @@ def _norm(tensors: Iterable[Tensor]) -> float:
 
 
 def sensitivity_records(par: Parallelism, tokens: Tensor, targets: Tensor) -> list[dict]:
-    """One {role, layer, codec, error} a direction and block, over the first `SEQUENCES` sequences.
+    """One {role, layer, codec, error} a direction and block (or `ENDS`), over the first `SEQUENCES` sequences.
 
     tokens, targets: int64 [batch, seq]. Weights and counts are as before, gradients are gone. It takes a pass for each
     record and one more. Raises ConfigError unless `par` has virtual ranks in one process.
@@ -60,7 +60,7 @@ def sensitivity_records(par: Parallelism, tokens: Tensor, targets: Tensor) -> li
     exact = _gradients(par, plain, *batch)
     size, records = _norm(exact), []
     for role in TENSOR_ROLES:
-        for layer in range(par.model.layers):
+        for layer in (ENDS, *range(par.model.layers)):
             probe = Override(role=role, layers=(layer,), codec=PROBE)
             moved = _gradients(par, replace(plain, overrides=(probe,)), *batch)
             error = _norm(g - g0 for g, g0 in zip(moved, exact, strict=True)) / size

@@ -267,3 +267,15 @@ def test_a_sum_goes_from_one_payload_into_another():
     assert coder(intra).sum_into(coder(inter), packets[:, :0], 0).numel() == 0
     with pytest.raises(ValueError, match="own rotation only"):
         coder(intra).sum_into(coder(PRESETS["int8"]), packets, 300)
+
+
+def test_small_elements_are_judged_without_the_large_ones():
+    x = torch.ones(1000)
+    x[:10] = 1000.0
+    y = x.clone()
+    y[10:] += 0.1
+    assert quality.small_sqnr_db(x.view(10, 100), y.view(10, 100)) == pytest.approx(20, abs=1e-4)
+    assert quality.sqnr_db(x, y) > 55
+    y[:10] = 0.0
+    assert quality.small_sqnr_db(x, y) == pytest.approx(20, abs=1e-4)
+    assert math.isnan(quality.small_sqnr_db(x[:0], y[:0]))

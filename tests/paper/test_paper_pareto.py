@@ -147,6 +147,10 @@ def _over(roles: str, layers: tuple[int, ...], codec: str) -> tuple[Override, ..
 WORDS = {
     "int4": policy(tp="int4"),
     "int4 (int8 in blocks 0 3)": replace(policy(tp="int4"), overrides=_over("forward backward", (3, 0), "int8")),
+    "int4 (int8 in the ends and block 0)": replace(
+        policy(tp="int4"), overrides=_over("forward backward", (-1, 0), "int8")
+    ),
+    "int4 (int8 forward in the ends)": replace(policy(tp="int4"), overrides=_over("forward", (-1,), "int8")),
     "none (int8 backward in block 2)": replace(policy(), overrides=_over("backward", (2,), "int8")),
     "int6 forward, int4 backward (int8 for 20 steps)": replace(
         policy(tp_forward="int6", tp_backward="int4"), warmup_steps=20, warmup=preset("int8")
@@ -161,7 +165,7 @@ def test_policies_of_layers_and_warm_ups_have_rows_and_words_of_their_own(tmp_pa
     runs = [(replace(run(f"r{i}"), policy=chosen), 2.0 + i / 100) for i, chosen in enumerate(WORDS.values())]
     found = policies(logs_of(tmp_path, RUNS[0], *runs))
     assert set(found) == set(WORDS)
-    assert [found[words]["delta_pct"] for words in WORDS] == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0])
+    assert [found[words]["delta_pct"] for words in WORDS] == pytest.approx([0.5 * i for i in range(len(WORDS))])
     assert {style.colour(words) for words in WORDS if words.startswith("int")} == {style.OURS}
     _, rows = training.accuracy(logs_of(tmp_path, *runs))
     assert {r["codec"] for r in rows if r["kind"] == "measured"} == set(WORDS)

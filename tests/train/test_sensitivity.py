@@ -9,14 +9,14 @@ import pytest
 import torch
 from train_cases import MODEL, corpus, fit, log_of, numbers, stochastic, tiny_run
 
-from taco.config import TENSOR_ROLES, ConfigError, Override, Parallel, Policy
+from taco.config import ENDS, TENSOR_ROLES, ConfigError, Override, Parallel, Policy
 from taco.models import build
 from taco.parallel import Parallelism, setup
 from taco.recipes import policy, preset, protected
 from taco.train.sensitivity import PROBE, sensitivity_records
 
 VIRTUAL = Parallel(virtual_tp=2)
-PLACES = [(role, layer) for role in TENSOR_ROLES for layer in range(MODEL.layers)]
+PLACES = [(role, layer) for role in TENSOR_ROLES for layer in (ENDS, *range(MODEL.layers))]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_each_error_is_that_of_a_run_with_the_probe_in_one_block_and_direction_a
     for chosen in (policy(), replace(policy(tp="int8"), min_bytes=1 << 30), replace(policy(tp="int4"), warmup_steps=1)):
         records = sensitivity_records(parallelism(chosen), *sequences())
         assert [(r["role"], r["layer"], r["codec"]) for r in records] == [(*place, PROBE.name) for place in PLACES]
-        assert [r["error"] for r in records] == pytest.approx(expected, rel=1e-9)
+        assert [r["error"] for r in records] == pytest.approx(expected, rel=1e-6)
     assert all(1e-3 < error < 0.5 for error in expected)
     assert len(set(expected)) == len(expected)
 
@@ -61,7 +61,7 @@ def test_each_error_is_that_of_a_run_with_the_probe_in_one_block_and_direction_a
 def test_errors_of_all_messages_add_up_in_squares_about():
     """Which is why the largest ones are worth protecting first."""
     exact, coded = gradient(Policy()), gradient(Policy(overrides=tuple(
-        Override(role=role, layers=(0, 1), codec=PROBE) for role in TENSOR_ROLES
+        Override(role=role, layers=(ENDS, 0, 1), codec=PROBE) for role in TENSOR_ROLES
     )))  # fmt: skip
     alone = [r["error"] for r in sensitivity_records(parallelism(policy()), *sequences())]
     together = ((coded - exact).norm() / exact.norm()).item()
@@ -81,7 +81,7 @@ def test_looking_leaves_no_trace(tmp_path, data):
     records = seeing.of("sensitivity")
     assert [(r["step"], r["role"], r["layer"]) for r in records] == [(4, *place) for place in PLACES]
     assert protected(records, 1.0) == {}
-    assert protected(records, 0.0) == dict.fromkeys(TENSOR_ROLES, (0, 1))
+    assert protected(records, 0.0) == dict.fromkeys(TENSOR_ROLES, (ENDS, 0, 1))
     par = parallelism(policy(tp=stochastic()))
     par.step(*sequences(), 1)
     before = [(c.calls, c.messages, dict(c.paths)) for c in par.communicators.values()], par.meter.totals()

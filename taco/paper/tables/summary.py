@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import PurePath
 
 from taco import log
-from taco.config import ROLES, run_from_dict, to_dict
+from taco.config import ENDS, ROLES, run_from_dict, to_dict
 from taco.paper.table import Row, number
 from taco.paper.tables.load import Logs, mean, median, missing, provenance, run_config
 
@@ -38,8 +38,10 @@ def _other_codecs(policy: dict) -> list[str]:
         places.setdefault(where, []).append(each["role"].removeprefix("tp_"))
     words = []
     for (codec, layers), roles in places.items():
-        blocks = f"block{'s' if len(layers) > 1 else ''} {' '.join(map(str, layers))}"
-        words.append(f"{codec} in {blocks}" if len(roles) == len(AXES["tp"]) else f"{codec} {roles[0]} in {blocks}")
+        numbers = [str(layer) for layer in layers if layer != ENDS]
+        blocks = [f"block{'s' if len(numbers) > 1 else ''} {' '.join(numbers)}"] if numbers else []
+        where = " and ".join((["the ends"] if ENDS in layers else []) + blocks)
+        words.append(f"{codec} in {where}" if len(roles) == len(AXES["tp"]) else f"{codec} {roles[0]} in {where}")
     if steps := policy["warmup_steps"]:
         words.append(f"{policy['warmup']['name']} for {steps} step{'s' if steps > 1 else ''}")
     return words

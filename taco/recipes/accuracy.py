@@ -45,6 +45,7 @@ _SCREEN, _FINAL = _longer(2000, 100), _longer(6104, 200)  # 32.8 M and 100.0 M t
 LOOK = Budget(suffix="", data=FULL_DATA, train=FULL_TRAIN)
 SCREEN = Budget(suffix="-33m", data=_ENGLISH, train=_SCREEN)
 FINAL = Budget(suffix="-100m", data=_ENGLISH, train=_FINAL)
+PROBE = Budget(suffix="-probe", data=FULL_DATA, train=replace(FULL_TRAIN, sensitivity=True))
 # a high rate without decay grows outlier channels (arXiv 2405.19279)
 HOT = Budget(suffix="-hot", data=FULL_DATA, train=replace(FULL_TRAIN, lr=3e-3, min_lr=3e-4, weight_decay=0.0))
 CODE_SCREEN = Budget(suffix="-code-33m", data=_CODE, train=_SCREEN)
@@ -130,6 +131,11 @@ QUEUE: tuple[Stage, ...] = (
         runs=_arms(GPT, NEAR, SEEDS, LOOK),
     ),
     Stage(name="looks", why="every arm once, cheaply: what need not be screened", runs=_arms(GPT, _REST, (1,), LOOK)),
+    Stage(
+        name="sensitivity",
+        why="which blocks and directions need bits",
+        runs=_arms(GPT, ("none",), (1,), PROBE) + _arms(PLANTED, ("none",), (1,), PROBE),
+    ),
     Stage(
         name="outliers",
         why="what outlier channels do to an arm, planted in the weights and grown at a high rate",

@@ -76,7 +76,7 @@ EXPERIMENTS: dict[str, Experiment] = by_name(
     Experiment(
         name="pareto",
         title="What each policy costs in loss and saves in bytes, over the pairs of runs there are",
-        mini=_names(runs.MINI_ACCURACY),
+        mini=_names(runs.MINI_ACCURACY + runs.MINI_PROBE),
         full=_names(runs.FULL_ACCURACY),
         queued=_names(runs.QUEUED),
     ),

@@ -36,6 +36,7 @@ def _ablation(model: str, ways: int, data: Data, train: Train) -> tuple[Run, ...
     )
 
 
+MINI_PROBE = (arm("gpt-mini", 4, "none", 1, MINI_DATA, replace(MINI_TRAIN, sensitivity=True), "-probe"),)
 MINI_ABLATION = _ablation("gpt-mini", 2, MINI_DATA, MINI_TRAIN)
 
 # Which roles are compressed: the paper's 3D scheme (TACO on TP, SDP4Bit on DP, TAH-Quant on PP).
@@ -137,6 +138,6 @@ FULL_CAPTURE = {
 } | {"gpt-125m-vtp4-none-s1": (20, FULL_TRAIN.steps)}
 
 RUNS: dict[str, Run] = by_name(
-    *MINI_ACCURACY, *MINI_ABLATION, *MINI_THREED, *MINI_SCALING,
+    *MINI_ACCURACY, *MINI_PROBE, *MINI_ABLATION, *MINI_THREED, *MINI_SCALING,
     *FULL_ACCURACY, _EIGHT, *QUEUED, *FULL_ABLATION, *FULL_THREED, *FULL_SCALING,
 )  # fmt: skip

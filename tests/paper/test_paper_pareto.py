@@ -140,6 +140,24 @@ def test_what_stands_beside_the_loss(tmp_path: Path):
     ]
 
 
+def test_probes_of_one_block_have_rows_of_the_probe(tmp_path: Path):
+    runs = [(run(f"none-{seed}", seed=seed), 2.0) for seed in (1, 2)]
+    found = logs_of(tmp_path, *runs)
+    for (each, _), error in zip(runs, (0.3, 0.4), strict=True):
+        records = [
+            ("sensitivity", {"step": 8, "role": "tp_backward", "layer": i, "codec": "int4", "error": error + i})
+            for i in (-1, 0)
+        ]
+        rewritten(tmp_path, each.name, records)
+    found = load.Logs(runs={name: log.read(tmp_path / f"{name}.jsonl") for name in found.runs})
+    _, rows = pareto.pareto(found)
+    assert {r["part"] for r in rows} == {"sensitivity"}
+    assert [(r["codec"], r["role"], r["layer"], r["log"]) for r in rows] == [
+        ("int4", "tp_backward", layer, "none-1; none-2") for layer in (-1, 0)
+    ]
+    assert rows[1]["error"] == pytest.approx(math.sqrt((0.3**2 + 0.4**2) / 2))
+
+
 def _over(roles: str, layers: tuple[int, ...], codec: str) -> tuple[Override, ...]:
     return tuple(Override(role=f"tp_{role}", layers=layers, codec=preset(codec)) for role in roles.split())
 

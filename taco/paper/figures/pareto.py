@@ -1,4 +1,4 @@
-"""Figure of pareto: change of the loss against bytes and against SQNR, with what chance alone does; error by depth."""
+"""Figure of pareto: change of the loss against bytes and against SQNR, with what chance alone does; errors by block."""
 
 from __future__ import annotations
 
@@ -19,29 +19,33 @@ MARKS = "osD^vP"
 SIDES = ((-4, -1.5, "right"), (0, 4, "center"), (0, -7.5, "center"), (4, -1.5, "left"))
 """Where a point's name stands: points to the right and up, and its alignment."""
 
+BELOW = {"depth": "error by depth", "sensitivity": "bits in one block alone"}
+"""Part of the table -> words of its panels."""
+
 MOST_NAMES = 30
 """Points that can be named in a panel; of more, those of the first place have names."""
 
 
 def pareto(rows: list[Cells]) -> Figure:
-    """Top: mean change of the validation loss of each policy. Bottom: errors behind each block, a line per policy,
-    of the first model, corpus and budget that has them."""
+    """Top: mean change of the validation loss of each policy. Below: errors behind each block, a line per policy, and
+    of the gradient with a codec in one block alone; each of the first model, corpus and budget that has them."""
     points = [r for r in rows if r["part"] == "policy" and r["status"] == "measured"]
     if not points:
         return nothing(rows)
     places = places_of(points)
-    depth = [r for r in rows if r["part"] == "depth"]
-    fig = style.figure(5.6 if depth else 3.2)
+    below = [(words, found) for part, words in BELOW.items() if (found := [r for r in rows if r["part"] == part])]
+    fig = style.figure(3.2 + 2.4 * len(below))
     body = fig.subfigures()  # the legend stands outside of it, below the title
-    axes = body.subplots(2 if depth else 1, 2, squeeze=False)
+    axes = body.subplots(1 + len(below), 2, squeeze=False)
     top = axes[0]
     _trade(top[0], points, places, "wire_ratio", "times fewer bytes than uncompressed", "a  bytes")
     _trade(top[1], points, places, "sqnr_forward_db", "SQNR of forward messages, dB", "b  SQNR")
-    for ax, role, letter in zip(axes[-1] if depth else (), style.ROLE_WORDS, "cd", strict=False):
-        mine = [r for r in depth if r["role"] == role and places_of([r]) == places_of(depth[:1])]
-        _errors(
-            ax, mine, f"{letter}  {style.ROLE_WORDS[role]} error by depth, {depth[0]['model']}, TP {depth[0]['tp']}"
-        )
+    letters = iter("cdef")
+    for line, (words, found) in zip(axes[1:], below, strict=True):
+        where = f"{found[0]['model']}, TP {found[0]['tp']}"
+        for ax, role in zip(line, style.ROLE_WORDS, strict=True):
+            mine = [r for r in found if r["role"] == role and places_of([r]) == places_of(found[:1])]
+            _errors(ax, mine, f"{next(letters)}  {style.ROLE_WORDS[role]} {words}, {where}")
     style.families(top[0])
     for place, mark in zip(places, MARKS * len(places), strict=False):
         top[0].plot([], [], mark, color=style.FAINT, markersize=3.5, label=budget_words(place))
@@ -79,7 +83,7 @@ def _trade(ax: Axes, rows: list[Cells], places: list[tuple], column: str, label:
 
 def _errors(ax: Axes, rows: list[Cells], title: str) -> None:
     if not rows:
-        style.empty(ax, "no errors by depth in this source")
+        style.empty(ax, "no errors of this direction in this source")
         return
     lines: dict[str, list[Cells]] = {}
     for r in rows:
@@ -92,7 +96,8 @@ def _errors(ax: Axes, rows: list[Cells], title: str) -> None:
             ends.append((xs[-1], ys[-1], codec, tint))
     for x, y, codec, tint in ends:
         ax.annotate(codec, (x, y), (3, 0), textcoords="offset points", color=tint, fontsize=4.5, va="center")
-    ax.set(yscale="log", xlabel="block", ylabel="relative error")
+    ends = any(number(r["layer"]) < 0 for r in rows)
+    ax.set(yscale="log", xlabel="block (-1: embedding and head)" if ends else "block", ylabel="relative error")
     ax.set_title(title, fontsize=6.5)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.margins(x=0.15)

@@ -43,8 +43,9 @@ def pareto(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     the controls' and the seeds' band, as in the claims. same_continuation: share of the tokens that continue the
     held-out prompts up to the first that differs from the uncompressed run's.
     Part `depth`: error of the states behind each block and of their gradients, to those of the same weights
-    uncompressed, as root of the mean square over the policy's runs. Uncompressed runs without codec have no rows of
-    their own; runs without a log keep theirs.
+    uncompressed, as root of the mean square over the policy's runs. Part `sensitivity`: error of the gradient with the
+    named codec in one block (-1: embedding and head) and direction alone, over the runs that were probed. Uncompressed
+    runs without codec have no other rows of their own; runs without a log keep theirs.
     """
     runs = summaries(logs)
     groups: dict[tuple, list[Summary]] = {}
@@ -52,9 +53,14 @@ def pareto(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
         if run.log and run.compressed:
             groups.setdefault((run.key(seed=False), run.tp_codec), []).append(run)
     rows = [_policy(group, runs) for group in groups.values()]
-    depths = [row for group in groups.values() for row in _depth(group)]
+    depths = [row for group in groups.values() for row in _errors(group, "depth")]
+    probed: dict[str, list[Summary]] = {}
+    for run in runs:
+        if run.log and run.log.of("sensitivity"):
+            probed.setdefault(run.key(seed=False), []).append(run)
+    probes = [row for group in probed.values() for row in _errors(group, "sensitivity")]
     absent = [{"part": "policy", **_who(r), **missing(r.name, r.seed)} for r in runs if not r.log]
-    return PARETO, sorted(rows + absent, key=_order) + sorted(depths, key=_order)
+    return PARETO, [row for part in (rows + absent, depths, probes) for row in sorted(part, key=_order)]
 
 
 def _order(row: Row) -> tuple:
@@ -134,23 +140,20 @@ def _same(run: Summary, base: Summary) -> Iterable[float]:
             yield first / len(pairs)
 
 
-def _depth(group: list[Summary]) -> list[Row]:
-    places: dict[tuple[str, int], list[float]] = {}
+def _errors(group: list[Summary], kind: str) -> list[Row]:
+    """A row a place and codec of the group's records of this kind; without a codec of their own, that of the group."""
+    places: dict[tuple[str, str, int], list[float]] = {}
     for run in group:
-        for record in run.log.of("depth"):
-            places.setdefault((record["role"], record["layer"]), []).append(number(record["error"]))
-
+        for record in run.log.of(kind):
+            place = record.get("codec", run.tp_codec), record["role"], record["layer"]
+            places.setdefault(place, []).append(number(record["error"]))
     return [
         {
-            "part": "depth",
-            **_who(group[0]),
-            "role": role,
-            "layer": layer,
-            "error": _root_mean_square(errors),
-            **_provenance(group),
+            "part": kind, **_who(group[0]), "codec": codec, "role": role, "layer": layer,
+            "error": _root_mean_square(errors), **_provenance(group),
         }
-        for (role, layer), errors in places.items()
-    ]
+        for (codec, role, layer), errors in places.items()
+    ]  # fmt: skip
 
 
 def _root_mean_square(values: list[float]) -> float:

@@ -141,6 +141,44 @@ def label_at_right(ax: Axes, points: Sequence[tuple[float, float, str, str]], ga
         )  # fmt: skip
 
 
+# where a name may stand: points to the right and up of its point, and its alignment
+_SIDES = [
+    (right * 4, up, ha)
+    for up in (-1.5, 4, -7, 9, -12, 14, -17, 19, -22)
+    for right, ha in ((1, "left"), (-1, "right"), (0, "center"))
+    if right or up != -1.5
+]
+
+
+def name_points(ax: Axes, points: Sequence[tuple[float, float, str, str]], size: float = 4.5) -> None:
+    """Write each (x, y, name, colour) near its point, where it covers the least of other names and points.
+
+    The axes have their final size and limits. A name's size is estimated: half of `size` (points) a letter.
+    """
+    inch = 72 / ax.get_figure().dpi
+    places = [tuple(inch * v for v in ax.transData.transform((x, y))) for x, y, _, _ in points]
+    left, bottom, right, top = (inch * v for v in ax.get_window_extent().extents)
+    taken = [(x - 2, y - 2, x + 2, y + 2) for x, y in places]
+    for (x, y, name, tint), (at_x, at_y) in sorted(zip(points, places, strict=True), key=lambda p: (-p[1][1], p[1][0])):
+        wide, boxes = 0.5 * size * len(name), []
+        for dx, dy, ha in _SIDES:
+            start = at_x + dx - wide * {"left": 0, "center": 0.5, "right": 1}[ha]
+            box = (start, at_y + dy, start + wide, at_y + dy + size)
+            outside = max(0, left - box[0]) + max(0, box[2] - right) + max(0, bottom - box[1]) + max(0, box[3] - top)
+            boxes.append((sum(_shared(box, other) for other in taken) + 10 * size * outside, box, (dx, dy, ha)))
+        _, box, (dx, dy, ha) = min(boxes, key=lambda b: b[0])  # the first of equal ones: the nearest
+        taken.append(box)
+        far = {"arrowstyle": "-", "color": tint, "linewidth": 0.3, "shrinkA": 0, "shrinkB": 1} if abs(dy) > 8 else None
+        ax.annotate(
+            name, (x, y), (dx, dy), textcoords="offset points", color=tint, fontsize=size, ha=ha, arrowprops=far
+        )
+
+
+def _shared(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    """Area that two boxes (left, bottom, right, top) share."""
+    return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+
+
 def empty(ax: Axes, text: str) -> None:
     """Say in the place of a panel why it has nothing to show."""
     ax.set_axis_off()

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import paper_logs
 import pytest
 
@@ -239,3 +240,18 @@ def test_a_run_that_read_another_text_is_no_baseline(tmp_path: Path):
 def test_distinct_values_are_few():
     assert distinct(["b", "a", "b", "", None]) == "a; b"
     assert distinct(range(6)) == "0 and 5 more"
+
+
+def test_names_stand_beside_their_points_and_clear_of_each_other():
+    fig, ax = plt.subplots(figsize=(4, 3), dpi=100)
+    ax.set(xlim=(0, 10), ylim=(0, 10))
+    points = [(2.0, 5.0, "alone", "red"), (8.0, 5.0, "first of two", "blue"), (8.0, 5.05, "second of two", "blue")]
+    fig.draw_without_rendering()
+    style.name_points(ax, points)
+    boxes = {text.get_text(): text.get_window_extent() for text in ax.texts}
+    assert set(boxes) == {name for _, _, name, _ in points}
+    assert abs(boxes["alone"].y0 - ax.transData.transform((2, 5))[1]) < 8
+    assert not boxes["first of two"].overlaps(boxes["second of two"])
+    assert all(ax.get_window_extent().containsx(box.x0) and ax.get_window_extent().containsx(box.x1)
+               for box in boxes.values())  # fmt: skip
+    plt.close(fig)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,72 +12,78 @@ from taco.paper import style
 from taco.paper.figures.training import BAND, budget_words, nothing, places_of
 from taco.paper.table import Cells, number
 
-MARKS = "osD^vP"
-"""One for each model, corpus and budget, in the order of the table."""
-
-SIDES = ((-4, -1.5, "right"), (0, 4, "center"), (0, -7.5, "center"), (4, -1.5, "left"))
-"""Where a point's name stands: points to the right and up, and its alignment."""
+TRADES = (("wire_ratio", "times fewer bytes than uncompressed"), ("sqnr_forward_db", "SQNR of forward messages, dB"))
+"""Column of the table and axis of the panels that have values."""
 
 BELOW = {"depth": "error by depth", "sensitivity": "bits in one block alone"}
 """Part of the table -> words of its panels."""
 
-MOST_NAMES = 30
-"""Points that can be named in a panel; of more, those of the first place have names."""
-
 
 def pareto(rows: list[Cells]) -> Figure:
-    """Top: mean change of the validation loss of each policy. Below: errors behind each block, a line per policy, and
-    of the gradient with a codec in one block alone; each of the first model, corpus and budget that has them."""
+    """Top: mean change of the validation loss of each policy, in panels of each model, corpus and budget. Below: errors
+    behind each block, a line per policy, and of the gradient with a codec in one block alone; each of the first model,
+    corpus and budget that has them."""
     points = [r for r in rows if r["part"] == "policy" and r["status"] == "measured"]
     if not points:
         return nothing(rows)
-    places = places_of(points)
     below = [(words, found) for part, words in BELOW.items() if (found := [r for r in rows if r["part"] == part])]
-    fig = style.figure(3.2 + 2.4 * len(below))
+    panels = [
+        (place, column, label)
+        for place in places_of(points)
+        for column, label in TRADES
+        if any(math.isfinite(number(r[column])) for r in _of(points, place))
+    ]
+    count = math.ceil(len(panels) / 2)
+    fig = style.figure(0.8 + 2.4 * (count + len(below)))
     body = fig.subfigures()  # the legend stands outside of it, below the title
-    axes = body.subplots(1 + len(below), 2, squeeze=False)
-    top = axes[0]
-    _trade(top[0], points, places, "wire_ratio", "times fewer bytes than uncompressed", "a  bytes")
-    _trade(top[1], points, places, "sqnr_forward_db", "SQNR of forward messages, dB", "b  SQNR")
-    letters = iter("cdef")
-    for line, (words, found) in zip(axes[1:], below, strict=True):
+    lines = body.subfigures(count + len(below), 1, squeeze=False)[:, 0]
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    trades = []
+    for i, line in enumerate(lines[:count]):
+        here = panels[2 * i : 2 * i + 2]
+        for ax, (place, column, label) in zip(line.subplots(1, len(here), squeeze=False)[0], here, strict=True):
+            title = f"{next(letters)}  {budget_words(place)}"
+            trades.append((ax, _trade(ax, _of(points, place), column, label, title)))
+    for line, (words, found) in zip(lines[count:], below, strict=True):
         where = f"{found[0]['model']}, TP {found[0]['tp']}"
-        for ax, role in zip(line, style.ROLE_WORDS, strict=True):
+        for ax, role in zip(line.subplots(1, 2), style.ROLE_WORDS, strict=True):
             mine = [r for r in found if r["role"] == role and places_of([r]) == places_of(found[:1])]
             _errors(ax, mine, f"{next(letters)}  {style.ROLE_WORDS[role]} {words}, {where}")
-    style.families(top[0])
-    for place, mark in zip(places, MARKS * len(places), strict=False):
-        top[0].plot([], [], mark, color=style.FAINT, markersize=3.5, label=budget_words(place))
-    top[0].plot([], [], "s", color=BAND, label="chance")
-    body.legend(loc="outside upper right", ncols=3, handletextpad=0.1, columnspacing=1.2, fontsize=6)
+    style.families(trades[0][0])
+    trades[0][0].plot([], [], "s", color=BAND, label="chance")
+    handles, labels = trades[0][0].get_legend_handles_labels()
+    body.legend(handles, labels, loc="outside upper right", ncols=4, handletextpad=0.1, columnspacing=1.2, fontsize=6)
     style.notes(body, rows)
+    fig.draw_without_rendering()  # axes have their final size
+    for ax, named in trades:
+        style.name_points(ax, named)
     return fig
 
 
-def _trade(ax: Axes, rows: list[Cells], places: list[tuple], column: str, label: str, title: str) -> None:
+def _of(rows: list[Cells], place: tuple) -> list[Cells]:
+    return [r for r in rows if places_of([r])[0] == place]
+
+
+def _trade(ax: Axes, rows: list[Cells], column: str, label: str, title: str) -> list[tuple[float, float, str, str]]:
+    """Draw a panel; its points as (x, y, name, colour)."""
     shown = [r for r in rows if math.isfinite(number(r[column])) and math.isfinite(number(r["delta_pct"]))]
-    if not shown:
-        style.empty(ax, f"no run of this source says its {label}")
-        return
     chance = [number(r[band]) for r in shown for band in ("control_band_pct", "noise_band_pct")]
     chance = [band for band in chance if math.isfinite(band)]
-    named = shown if len(shown) <= MOST_NAMES else [r for r in shown if places_of([r])[0] == places[0]]
     if chance:
         ax.axhspan(-max(chance), max(chance), color=BAND, linewidth=0)
     ax.axhline(0, color="black", linewidth=0.6)
-    # neighbours have their names on other sides
-    for r, (right, up, ha) in zip(sorted(shown, key=lambda r: number(r[column])), cycle(SIDES), strict=False):
+    named = []
+    for r in shown:
         x, y, tint = number(r[column]), number(r["delta_pct"]), style.colour(r["codec"])
-        mark = MARKS[places.index(places_of([r])[0]) % len(MARKS)]
-        low, high = number(r["delta_low_pct"]), number(r["delta_high_pct"])
-        ax.plot([x, x], [low, high], color=tint, linewidth=0.6)
-        ax.plot(x, y, mark, color=tint, markersize=3.5, alpha=0.85)
-        if r in named:
-            ax.annotate(r["codec"], (x, y), (right, up), textcoords="offset points", color=tint, fontsize=4.5, ha=ha)
+        ax.plot([x, x], [number(r["delta_low_pct"]), number(r["delta_high_pct"])], color=tint, linewidth=0.6)
+        ax.plot(x, y, "o", color=tint, markersize=3.5, alpha=0.85)
+        named.append((x, y, r["codec"], tint))
     style.percents(ax, "y")
-    ax.set(xlabel=label, ylabel="Δ validation loss, %", title=title)
-    ax.margins(x=0.12)
+    ax.set(xlabel=label, ylabel="Δ validation loss, %")
+    ax.set_title(title, fontsize=6.5)
+    ax.margins(x=0.12, y=0.1)
     style.grid(ax, "both")
+    return named
 
 
 def _errors(ax: Axes, rows: list[Cells], title: str) -> None:

@@ -179,6 +179,9 @@ QUEUE: tuple[Stage, ...] = (
     ),
 )
 
+# Runs whose tensors are made hard on purpose: they judge codecs, and no claim about training as it is.
+STRESS = frozenset(run.name for stage in QUEUE if stage.name == "outliers" for run in stage.runs)
+
 # Every model at two TP sizes with every codec, and what the queue adds.
 FULL_ACCURACY = grid({GPT: (2, 4), QWEN: (2, 4)}, FULL_DATA, FULL_TRAIN, TP_CODECS)
 QUEUED = unique((*FULL_ACCURACY, *(run for stage in QUEUE for run in stage.runs)))[len(FULL_ACCURACY) :]

@@ -9,6 +9,7 @@ from taco.paper.claims import collective, speed
 from taco.paper.claims.verdict import FAILS, UNTESTABLE, Tables, Verdict, absent, finite, judged
 from taco.paper.table import Cells, number
 from taco.paper.tables.load import mean, median
+from taco.recipes.accuracy import STRESS
 from taco.recipes.claims import Claim
 
 # a loss that moves by tenths of a percent is compared over this many seeds at least
@@ -114,9 +115,14 @@ def _diverged(rows: list[Cells], plain: list[Cells]) -> Verdict | None:
     return Verdict(FAILS, words, math.nan, lost) if lost else None
 
 
+def _trained(tables: Tables, **wanted: str) -> list[Cells]:
+    """The accuracy table's runs of training as it is."""
+    return [r for r in tables.rows("accuracy", part="final", **wanted) if r["log"] not in STRESS]
+
+
 def near_lossless(claim: Claim, tables: Tables) -> Verdict:
     """Worst change of the validation loss. Above the threshold but inside the seeds' noise nothing can be said."""
-    runs, plain = (tables.rows("accuracy", part="final", codec=codec) for codec in ("taco", "none"))
+    runs, plain = (_trained(tables, codec=codec) for codec in ("taco", "none"))
     if diverged := _diverged(runs, plain):
         return diverged
     rows = finite(runs, "delta_pct")
@@ -131,7 +137,7 @@ def near_lossless(claim: Claim, tables: Tables) -> Verdict:
 
 def better_than_tahquant(claim: Claim, tables: Tables) -> Verdict:
     """Mean difference of the two changes; it must leave the seeds' noise to be a verdict."""
-    runs = finite(tables.rows("accuracy", part="final"), "delta_pct")
+    runs = finite(_trained(tables), "delta_pct")
     taco, tah = ({tuple(r[k] for k in PAIRED): r for r in runs if r["codec"] == c} for c in ("taco", "tahquant"))
     shared = sorted(set(taco) & set(tah))
     if not shared:
@@ -150,7 +156,7 @@ def error_growth(claim: Claim, tables: Tables) -> Verdict:
 
     Runs that differ by rounding alone drift apart, too: only a distance beyond theirs is the codec's.
     """
-    rows = finite(tables.rows("accuracy", part="final", codec="taco"), "first_quarter_pct")
+    rows = finite(_trained(tables, codec="taco"), "first_quarter_pct")
     rows = [r for r in rows if number(r["first_quarter_pct"]) > 0]
     if not rows:
         return absent("training curve of taco with its uncompressed twin")
@@ -159,7 +165,7 @@ def error_growth(claim: Claim, tables: Tables) -> Verdict:
         f"the distance of the training loss to the baseline is {value:.1f} times as large in the last quarter as in "
         "the first; this is over steps, layers are not separated"
     )
-    controls = finite(tables.rows("accuracy", part="final", codec="none"), "last_quarter_pct")
+    controls = finite(_trained(tables, codec="none"), "last_quarter_pct")
     if not controls:
         return Verdict(UNTESTABLE, f"{words}; no control says how far rounding alone drives runs apart", value, rows)
     ours, chance = (median(r["last_quarter_pct"] for r in found) for found in (rows, controls))

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from taco.paper import style
 from taco.paper.table import Cells, number
+from taco.recipes import SOURCES, captures
 
 
 def _unique(values) -> list[str]:
@@ -16,57 +17,65 @@ def _unique(values) -> list[str]:
 
 
 def codec_fidelity(rows: list[Cells]) -> Figure:
-    """Left: SQNR of captured tensors against bytes an element. Right: SQNR of every codec on every data set."""
+    """Top: SQNR of captured tensors against bytes an element, of all elements and of the small ones. Bottom: SQNR of
+    every codec on every data set."""
     measured = [r for r in rows if r["status"] == "measured"]
     codecs = _unique((r["label"], r["codec"]) for r in measured)
-    fig = style.figure(1.3 + 0.19 * max(len(codecs), 10))
-    left, right = fig.subplots(1, 2, width_ratios=(1, 1.25))
+    heights = 3.0, 1.3 + 0.16 * max(len(codecs), 10)
+    fig = style.figure(sum(heights))
+    top, bottom = fig.subfigures(2, 1, height_ratios=heights)
+    sides, below = top.subplots(1, 2), bottom.subplots()
     if measured:
-        _trade(left, measured)
-        _sqnr_map(right, measured, codecs)
+        _trade(sides[0], measured, "sqnr_db", "a  all elements of")
+        _trade(sides[1], measured, "bulk_sqnr_db", "b  the 99% smallest of")
+        _sqnr_map(below, measured, codecs)
     else:
-        for ax in (left, right):
+        for ax in (*sides, below):
             style.empty(ax, "no log in this source")
     style.notes(fig, rows)
     return fig
 
 
-def _trade(ax: Axes, rows: list[Cells]) -> None:
+def _trade(ax: Axes, rows: list[Cells], column: str, title: str) -> None:
     chosen = [r for r in rows if r["tensors"] == "captured"]
-    words = "captured tensors" if chosen else "normal distribution"
+    words = "captured tensors" if chosen else "a normal distribution"
     chosen = chosen or [r for r in rows if r["dataset"] == "gauss"]
-    chosen = [
-        r for r in chosen if math.isfinite(number(r["sqnr_db"])) and r["label"] == "ours" and r["codec"] != "none"
-    ]
+    chosen = [r for r in chosen if math.isfinite(number(r[column])) and r["label"] == "ours" and r["codec"] != "none"]
+    if not chosen:
+        style.empty(ax, "not in this source's log")
+        return
     labels = []
     for codec in _unique(r["codec"] for r in chosen):
         mine = [r for r in chosen if r["codec"] == codec]
-        xs, ys = [number(r["bytes_per_element"]) for r in mine], [number(r["sqnr_db"]) for r in mine]
+        xs, ys = [number(r["bytes_per_element"]) for r in mine], [number(r[column]) for r in mine]
         tint = style.colour(codec)
         ax.plot(xs, ys, "-", color=tint, linewidth=0.6)
         for r, x, y in zip(mine, xs, ys, strict=True):
             ax.plot(x, y, "v" if r["role"] == "tp_backward" else "o", color=tint, markersize=3.2, alpha=0.85)
         labels.append((max(xs), max(ys), codec, tint))
     style.grid(ax, "both")
-    ax.set(xlabel="bytes an element on the wire", ylabel="SQNR, dB", title=f"a  {words}", ylim=(-2, None))
+    ax.set(xlabel="bytes an element on the wire", ylabel="SQNR, dB", title=f"{title} {words}", ylim=(-2, None))
     ax.plot([], [], "o", color=style.FAINT, markersize=3.2, label="forward")
     ax.plot([], [], "v", color=style.FAINT, markersize=3.2, label="backward")
     ax.legend(loc="lower left", handletextpad=0.1, borderpad=0)
     low, high = ax.get_ylim()
-    style.label_at_right(ax, labels, (high - low) / 27)
+    style.label_at_right(ax, labels, (high - low) / 22)
 
 
 def _sqnr_map(ax: Axes, rows: list[Cells], codecs: list[tuple[str, str]]) -> None:
-    columns = _unique((r["tensors"], r["dataset"], r["role"]) for r in rows)
-    columns.sort(key=lambda c: (c[0] != "synthetic", c[1], c[2] != "tp_forward"))
-    values = {(r["label"], r["codec"], r["tensors"], r["dataset"], r["role"]): number(r["sqnr_db"]) for r in rows}
+    columns = _unique(_column(r) for r in rows)
+    columns.sort(key=lambda c: (c[0] != "synthetic", c[1], number(c[2] or 0), c[3] != "tp_forward"))
+    values = {(r["label"], r["codec"], *_column(r)): number(r["sqnr_db"]) for r in rows}
     grid = [[values.get((*codec, *column), math.nan) for column in columns] for codec in codecs]
     ax.imshow([[min(v, 55.0) for v in line] for line in grid], cmap="Blues", vmin=0, vmax=75, aspect="auto")
     for i, line in enumerate(grid):
         for j, value in enumerate(line):
             text = "" if math.isnan(value) else "exact" if value > 150 else f"{value:.1f}"
-            ax.text(j, i, text, ha="center", va="center", fontsize=5.2 if len(columns) > 9 else 6)
-    names = [f"{d}, {style.ROLE_WORDS.get(role, role)}" if role else d for _, d, role in columns]
+            ax.text(j, i, text, ha="center", va="center", fontsize=6)
+    names = [
+        dataset + (f", step {step}" if step else "") + (f", {style.ROLE_WORDS.get(role, role)}" if role else "")
+        for _, dataset, step, role in columns
+    ]
     ax.set_xticks(range(len(columns)), names, rotation=40, ha="right", rotation_mode="anchor", fontsize=6)
     ax.set_yticks(range(len(codecs)), [c if label == "ours" else f"{c}, {label}" for label, c in codecs])
     for tick, (_, codec) in zip(ax.get_yticklabels(), codecs, strict=True):
@@ -74,15 +83,29 @@ def _sqnr_map(ax: Axes, rows: list[Cells], codecs: list[tuple[str, str]]) -> Non
     ax.tick_params(length=0)
     for spine in ax.spines.values():
         spine.set_visible(False)
-    ax.set_title("b  SQNR in dB by data set")
+    ax.set_title("c  SQNR in dB by data set")
+
+
+def _column(row: Cells) -> tuple[str, str, str, str]:
+    return row["tensors"], row["dataset"], row.get("step", ""), row["role"]
 
 
 def distribution(rows: list[Cells]) -> Figure:
-    """Histograms by direction; size, near-zero share, kurtosis and crest factor of the tensors by layer."""
-    fig = style.figure(4.4)
-    axes = fig.subplots(2, 3)
-    tensors = [r for r in rows if r["part"] == "tensor" and r["status"] == "measured"]
-    bins = [r for r in rows if r["part"] == "histogram"]
+    """Of one run's last captured step: histograms by direction; size, near-zero share, kurtosis and crest factor of the
+    tensors by layer. Below, where there is more: kurtosis by run and step."""
+    measured = [r for r in rows if r["part"] == "tensor" and r["status"] == "measured"]
+    places = sorted(_unique(_place(r) for r in measured), key=_captured_order)
+    more = 0.7 + 0.22 * len(places) if len(places) > 1 else 0.0
+    fig = style.figure(4.4 + more)
+    top, bottom = fig.subfigures(2, 1, height_ratios=(4.4, more)) if more else (fig, None)
+    axes = top.subplots(2, 3)
+    tensors, bins = (
+        [r for r in found if _place(r) == places[0]]
+        for found in (measured, [r for r in rows if r["part"] == "histogram"] if places else [])
+    )
+    if bottom is not None:
+        _by_place(bottom.subplots(), measured, places)
+        top.suptitle(_words(places[0]), fontsize=6.5, x=0.01, ha="left")
     for ax, role, letter in zip(axes[0], style.ROLE_WORDS, "ab", strict=False):
         _histograms(ax, [r for r in bins if r["role"] == role], f"{letter}  {style.ROLE_WORDS[role]}")
     if tensors:
@@ -100,6 +123,31 @@ def distribution(rows: list[Cells]) -> Figure:
             style.empty(ax, "no log in this source")
     style.notes(fig, rows)
     return fig
+
+
+def _place(row: Cells) -> tuple[str, str]:
+    return row["run"], row.get("step", "")
+
+
+def _words(place: tuple[str, str]) -> str:
+    return place[0] + (f", step {place[1]}" if place[1] else "")
+
+
+def _captured_order(place: tuple[str, str]) -> tuple:
+    """In the order of the recipes, a run's last step first."""
+    known = [run for source in SOURCES for run in captures(source)]
+    return known.index(place[0]) if place[0] in known else len(known), place[0], -number(place[1] or 0)
+
+
+def _by_place(ax: Axes, rows: list[Cells], places: list[tuple[str, str]]) -> None:
+    for role, tint in style.ROLE_COLOURS.items():
+        shift = -0.15 if role == "tp_forward" else 0.15
+        mine = [(number(r["kurtosis"]), places.index(_place(r)) + shift) for r in rows if r["role"] == role]
+        ax.plot(*zip(*mine, strict=True), "o", color=tint, markersize=2.5, alpha=0.3, markeredgewidth=0)
+    ax.axvline(3, color=style.FAINT, linestyle="--", linewidth=0.8)
+    ax.set(xscale="log", xlabel="kurtosis (dashed: normal)", title="g  tails by run and step", ylim=(len(places), -1))
+    ax.set_yticks(range(len(places)), [_words(place) for place in places])
+    style.grid(ax, "x")
 
 
 def _histograms(ax: Axes, bins: list[Cells], title: str) -> None:
@@ -144,6 +192,6 @@ def _by_layer(ax: Axes, rows: list[Cells], columns: dict[str, str], normal: floa
                 xs, [number(r[column]) for r in mine], mark, color=tint, markerfacecolor=face, markersize=3.5, alpha=0.8
             )
         ax.plot([], [], "o", color=tint, label=style.ROLE_WORDS[role])
-    ax.set_xticks(range(len(layers)), ["outside" if layer == "-1" else layer for layer in layers])
+    ax.set_xticks(range(len(layers)), ["ends" if layer == "-1" else layer for layer in layers])
     ax.set_xlabel("layer")
     style.grid(ax, "y")

@@ -169,14 +169,17 @@ class Collectives:
         if plan.peers:
             total = self._peers.all_reduce(plan.path, x, plan.algorithm, seed)
         elif plan.compressed:
-            ways = self.world_size
-            total = algorithms.all_reduce(plan.algorithm, links, self._coder, parts, ways, seed, plan.slices)
+            total = self._compressed_all_reduce(plan, links, parts, seed)
             if x.dim() != 1:
                 total = total.view(x.shape)
         else:
             total = links.plain.all_reduce(parts)
         self._end(plan, mark)
         return total
+
+    def _compressed_all_reduce(self, plan: Plan, links: Links, parts: Sequence[Tensor], seed: int) -> Tensor:
+        """The sum of the parts, flat or in their shape."""
+        return algorithms.all_reduce(plan.algorithm, links, self._coder, parts, self.world_size, seed, plan.slices)
 
     def _reduce_scatter(self, links: Links, parts: Parts, name: str, sent: Sequence[Tensor]) -> list[Tensor]:
         """parts[i][r]: what played rank i gives to rank r -> the flat sum of each played rank.

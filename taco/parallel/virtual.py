@@ -77,7 +77,7 @@ class VirtualComm(RoleComms[VirtualCommunicator]):
         return super().sender(role, name) if self._instead is None else self._instead.sender(role, name)
 
     def copies(self, x: Tensor, name: str) -> tuple[Tensor, ...]:
-        """f: R tensors equal to x."""
+        """f: R views of x, not to be changed."""
         return _Copies.apply(x, self, name)
 
     def reduce(self, parts: list[Tensor], name: str) -> Tensor:
@@ -89,7 +89,7 @@ class _Copies(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, comm: VirtualComm, name: str) -> tuple[Tensor, ...]:
         ctx.comm, ctx.name = comm, name
-        return tuple(x.clone() for _ in range(comm.world_size))
+        return tuple(x.view_as(x) for _ in range(comm.world_size))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
-from comm_cases import equal, gaussian, virtual
+from comm_cases import STOCHASTIC, codec_of, equal, gaussian, virtual
 from torch import Tensor
 
 from taco.codec import coder, factory, register
 from taco.codec.baselines import NoCoder
 from taco.comm import Communicator, Meter, VirtualCommunicator
+from taco.comm.collectives import Collectives
 from taco.comm.numerics import mix_seed
 from taco.config import CODEC_CLASSES, VIRTUAL_SUMS, Codec, GroupCodec
 from taco.recipes import preset
@@ -140,3 +142,23 @@ def test_the_compressed_path_itself_changes_no_bit(exact: ExactCodec, dtype: tor
     comm = virtual(ways, exact, algorithm=path)
     assert equal(comm.all_reduce(parts), virtual(ways, "none").all_reduce(parts))
     assert comm.paths == {path: 1}
+
+
+CODECS = ("taco", "int8", "int6", "sdp4bit-gradient", "flash-int4", "fp8-tensor", "tahquant", STOCHASTIC.name)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [64, 63])
+def test_all_ranks_at_once_are_the_ranks_one_by_one(codec: str, dtype: torch.dtype, rows: int) -> None:
+    """Two-shot: same bits, bytes and counts as from the exchanges that real ranks make; 63 rows are unequal chunks."""
+    at_once, each = (virtual(4, codec_of(codec), algorithm="two_shot", seed=7, meter=Meter()) for _ in range(2))
+    each._compressed_all_reduce = partial(Collectives._compressed_all_reduce, each)
+    for scale in (1.0, 1e-3):
+        parts = [scale * part for part in gaussian(4, rows, 128, dtype=dtype)]
+        parts[1][3, 5] = torch.nan
+        assert equal(at_once.all_reduce(parts), each.all_reduce(parts))
+    assert at_once.meter.totals() == each.meter.totals()
+    assert (at_once.paths, at_once.calls, at_once.messages) == (each.paths, each.calls, each.messages)
+    turned = [part.t() for part in parts]
+    assert equal(at_once.all_reduce(turned), each.all_reduce(turned))

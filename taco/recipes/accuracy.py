@@ -113,10 +113,10 @@ class Stage:
 
 GPT, QWEN, PLANTED = "gpt-125m", "qwen-0.5b-tp8", "gpt-125m-outliers"
 # fewer bytes at a loss that looks like the baseline's; the paper's codec and its rival; what the paper implies
-NEAR = ("taco", "int8", "int6", "fp8", "int8-int4")
-FINALISTS = (*NEAR, "int6-int4", "tahquant")
+NEAR = ("taco", "int8", "int8-unrotated", "int6", "fp8", "int6-int4-warm", "int4-guarded")
+FINALISTS = ("taco", "int8", "int8-unrotated", "int6", "int6-int4-warm", "int4-guarded")
 # codecs that an outlier in a message harms in different ways, and the same without what protects them
-SPIKED = ("taco", "int8", "int6", "int4", "fp8", "fp8-tensor", "mxfp8", "int8-unrotated", "int4-unrotated")
+SPIKED = ("taco", "int8", "int6", "int4", "fp8", "fp8-tensor", "mxfp8", "int8-unrotated", "int6-unrotated")
 _REST = tuple(name for name in ARMS if name not in ("none", *NEAR))
 
 QUEUE: tuple[Stage, ...] = (
@@ -128,7 +128,7 @@ QUEUE: tuple[Stage, ...] = (
     Stage(
         name="pairs",
         why="the arms nearest to the baseline at three seeds",
-        runs=_arms(GPT, NEAR, SEEDS, LOOK),
+        runs=_arms(GPT, (*NEAR, "int8-int4"), SEEDS, LOOK),
     ),
     Stage(name="looks", why="every arm once, cheaply: what need not be screened", runs=_arms(GPT, _REST, (1,), LOOK)),
     Stage(

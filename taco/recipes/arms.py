@@ -40,6 +40,7 @@ VARIANTS: dict[str, GroupCodec] = by_name(
     _variant("taco", "taco-stochastic", rounding="stochastic"),
     _variant("int8", "int8-unrotated", rotation="none"),
     _variant("int8", "int8-stochastic", rounding="stochastic"),
+    _variant("int6", "int6-unrotated", rotation="none"),
     _variant("int6", "int6-stochastic", rounding="stochastic"),
     _variant("int4", "int4-unrotated", rotation="none"),
     _variant("int4", "int4-clip", clip=0.95),
@@ -94,7 +95,16 @@ STOCHASTIC = ("taco-stochastic", "int8-stochastic", "int6-stochastic", "int4-sto
 
 # Name -> what tensor-parallel messages are coded with. 'none' is the baseline.
 ARMS: dict[str, Policy] = (
-    _both("none", *TP_CODECS, "int8-tensor", "int8-unrotated", "int4-unrotated", "int4-clip", *STOCHASTIC)
+    _both(
+        "none",
+        *TP_CODECS,
+        "int8-tensor",
+        "int8-unrotated",
+        "int6-unrotated",
+        "int4-unrotated",
+        "int4-clip",
+        *STOCHASTIC,
+    )
     | {name: policy(tp_forward=forward, tp_backward=backward) for name, (forward, backward) in SPLITS.items()}
     | {"int8-int4-stochastic": policy(tp_forward="int8", tp_backward=VARIANTS["int4-stochastic"])}
     | EXCEPTIONS

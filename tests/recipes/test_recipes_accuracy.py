@@ -45,8 +45,8 @@ def test_arms_with_exceptions_are_their_base_but_for_those():
     assert replace(warm, warmup_steps=0, warmup=NONE) == ARMS["int6-int4"]
     assert warm.warmup == preset("int8")
     stages = {stage.name: stage.runs for stage in QUEUE}
-    for stage, suffix, steps in (("looks", "", 20), ("screen-rest", "-33m", 200)):
-        runs = {run.name: run for run in stages[stage]}
+    for stages_of, suffix, steps in (("pairs looks", "", 20), ("screen screen-rest", "-33m", 200)):
+        runs = {run.name: run for stage in stages_of.split() for run in stages[stage]}
         assert runs[f"gpt-125m-vtp4-int6-int4-warm{suffix}-s1"].policy == replace(warm, warmup_steps=steps)
         assert runs[f"gpt-125m-vtp4-int4-first-last{suffix}-s1"].policy == ends
 

@@ -250,21 +250,23 @@ def test_gpu_logs_make_throughput_testable_end_to_end(tmp_path: Path):
 
 def test_artifact_is_current():
     text = (ROOT / "ARTIFACT.md").read_text()
-    assert artifact.rewritten(text) == text
+    assert artifact.rewritten(text, ROOT / "results") == text
 
 
-def test_rewriting_keeps_what_others_wrote_and_is_stable():
+def test_rewriting_keeps_what_others_wrote_and_is_stable(tmp_path: Path):
     parts = ["head"] + [line for name in artifact.BLOCKS for line in (*artifact.markers(name), f"after {name}")]
-    once = artifact.rewritten("\n".join(parts) + "\n")
-    assert artifact.rewritten(once) == once
+    claims.make("logged", tmp_path)
+    once = artifact.rewritten("\n".join(parts) + "\n", tmp_path)
+    assert artifact.rewritten(once, tmp_path) == once
     assert [line for line in once.splitlines() if line in parts] == parts
-    assert all(f"| `{c.id}` |" in once for c in CLAIMS)
+    assert all(once.count(f"| `{c.id}` |") == 2 for c in CLAIMS)
+    assert once.count(f"| {UNTESTABLE} |") == len(CLAIMS)
     assert all(f"| `{name}` |" in once for name in EXPERIMENTS)
 
 
 def test_a_text_without_markers_is_refused():
     with pytest.raises(ValueError, match="got a text without one pair of lines"):
-        artifact.rewritten("nothing here\n")
+        artifact.rewritten("nothing here\n", ROOT / "results")
 
 
 def test_command_line(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture):

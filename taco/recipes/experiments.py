@@ -71,14 +71,14 @@ EXPERIMENTS: dict[str, Experiment] = by_name(
         title="Validation loss by tensor-parallel codec",
         mini=_names(runs.MINI_ACCURACY),
         full=_names(runs.FULL_ACCURACY),
-        queued=_names(runs.QUEUED),
+        queued=_names(runs.QUEUED + runs.EIGHT_WAYS),
     ),
     Experiment(
         name="pareto",
         title="What each policy costs in loss and saves in bytes, over the pairs of runs there are",
         mini=_names(runs.MINI_ACCURACY + runs.MINI_PROBE),
         full=_names(runs.FULL_ACCURACY),
-        queued=_names(runs.QUEUED),
+        queued=_names(runs.QUEUED + runs.EIGHT_WAYS),
     ),
     Experiment(
         name="threed",

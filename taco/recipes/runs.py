@@ -131,13 +131,18 @@ FULL_SCALING = tuple(
     )
     for run in _scaling("gpt-350m", shapes, FULL_DATA, FULL_SCALING_TRAIN)
 )
-_EIGHT = arm("qwen-0.5b-tp8", 8, "none", 1, FULL_DATA, FULL_TRAIN)
+EIGHT_WAYS = (arm("qwen-0.5b-tp8", 8, "none", 1, FULL_DATA, FULL_TRAIN),)
 FULL_CAPTURE = {"gpt-125m-vtp4-none-s1": (20, FULL_TRAIN.steps)} | {
     name: (FULL_TRAIN.steps,)
-    for name in ("gpt-125m-vtp2-none-s1", "gpt-125m-vtp4-none-hot-s1", "gpt-125m-outliers-vtp4-none-s1", _EIGHT.name)
+    for name in (
+        "gpt-125m-vtp2-none-s1",
+        "gpt-125m-vtp4-none-hot-s1",
+        "gpt-125m-outliers-vtp4-none-s1",
+        EIGHT_WAYS[0].name,
+    )
 }
 
 RUNS: dict[str, Run] = by_name(
     *MINI_ACCURACY, *MINI_PROBE, *MINI_ABLATION, *MINI_THREED, *MINI_SCALING,
-    *FULL_ACCURACY, _EIGHT, *QUEUED, *FULL_ABLATION, *FULL_THREED, *FULL_SCALING,
+    *FULL_ACCURACY, *EIGHT_WAYS, *QUEUED, *FULL_ABLATION, *FULL_THREED, *FULL_SCALING,
 )  # fmt: skip

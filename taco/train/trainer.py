@@ -4,7 +4,8 @@
     after it, if due:    validation loss, checkpoint
 
 The batch is a pure function of the step, and a checkpoint holds everything else that the next step reads,
-so a resumed run goes through the same numbers, bit for bit.
+so a resumed run goes through the same numbers, bit for bit where the kernels are deterministic: on a GPU attention's
+backward adds in no fixed order.
 """
 
 from __future__ import annotations

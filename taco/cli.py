@@ -49,7 +49,11 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: cpu for the source mini, which means the same on every machine, else auto",
     )
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads a rank (default: 1)")
-    parser.add_argument("--no-replay", action="store_true", help="launch each kernel, also where a CUDA graph could")
+    parser.add_argument(
+        "--no-replay",
+        action="store_true",
+        help="launch each kernel, also where a CUDA graph could, which is faster and keeps a step's memory",
+    )
 
 
 def _train(args: argparse.Namespace) -> int:

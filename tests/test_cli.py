@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -59,6 +60,15 @@ def test_unknown_run_names_near_ones(capsys):
 
 def test_misspelt_setting_is_refused(capsys):
     assert "train.stepz" in _fails(capsys, "train", next(iter(recipes.RUNS)), "--set", "train.stepz=3")
+
+
+@pytest.mark.parametrize("flag", [[], ["--no-replay"]])
+def test_no_replay_reaches_the_trainer(monkeypatch, flag):
+    seen = []
+    trainer = importlib.import_module("taco.train.trainer")
+    monkeypatch.setattr(trainer, "train", lambda run, options, env, **how: seen.append(options.replay))
+    assert cli.main(["train", next(iter(recipes.RUNS)), *flag]) == 0
+    assert seen == [not flag]
 
 
 def test_world_that_does_not_fit_is_refused(capsys, monkeypatch):

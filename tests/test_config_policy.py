@@ -52,7 +52,12 @@ BAD = {
     "warmup_steps=-1": lambda: Policy(tp_forward=preset("int4"), warmup_steps=-1),
     "warmup='int8'; need a Codec": lambda: Policy(tp_forward=preset("int4"), warmup_steps=1, warmup="int8"),
     "warmup='int8' with warmup_steps=0": lambda: Policy(tp_forward=preset("int4"), warmup=preset("int8")),
-    "warmup_steps=3 without a tensor-parallel codec": lambda: Policy(dp_gradient=preset("int8"), warmup_steps=3),
+    "warmup_steps=3 of 'none', which no other codec follows": lambda: Policy(
+        dp_gradient=preset("int8"), warmup_steps=3
+    ),
+    "warmup_steps=2 of 'int8', which no other codec follows": lambda: Policy(
+        tp_forward=preset("int8"), warmup_steps=2, warmup=preset("int8")
+    ),
     "tp_forward overridden in layer 2, 5; need layers of the model, 0 to 1": lambda: _run(
         policy=Policy(overrides=(_override(layers=(0, 2, 5)),))
     ),

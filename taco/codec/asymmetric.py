@@ -60,6 +60,7 @@ def quantise(x: Tensor, lo: Tensor, step: Tensor, levels: Tensor) -> Tensor:
 class AsymmetricCoder(KernelCoder):
     """Min/max codec. A short last group is filled with its last element, which keeps its range."""
 
+    seeded = False
     sliceable = True
     config: AsymmetricCodec
 

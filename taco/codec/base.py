@@ -35,7 +35,7 @@ class Coder(ABC):
     decoded messages may be formed before the inverse transform. path: which code ran last, 'reference' or 'cuda'.
     sliceable: the bits of `align` elements in a row depend on nothing else in the message, and 16 times as many fill
     whole 16-byte units of a packet: then a message cut at those multiples has the same bits and bytes.
-    seeded: whether packets depend on seeds.
+    seeded: whether packets depend on seeds; of a coder that says nothing they may.
     """
 
     align: int = 1

@@ -17,6 +17,7 @@ from taco.config import CastCodec, NoCodec, TensorCodec
 class NoCoder(Coder):
     """The tensor's own bytes, padded to 16."""
 
+    seeded = False
     linear: ClassVar[bool] = True
     sliceable = True
     config: NoCodec
@@ -39,6 +40,7 @@ class NoCoder(Coder):
 class CastCoder(Coder):
     """Round to FP8 as it is: larger values saturate, NaN and Inf become NaN."""
 
+    seeded = False
     linear: ClassVar[bool] = True
     sliceable = True
     config: CastCodec
@@ -59,6 +61,7 @@ class CastCoder(Coder):
 class TensorCoder(Coder):
     """One absmax scale (fp32): q = round(x / s), s = max|x| / T. A message that is not finite decodes to NaN."""
 
+    seeded = False
     linear: ClassVar[bool] = True
     config: TensorCodec
 

@@ -76,6 +76,7 @@ def swap_first(x: Tensor, index: Tensor) -> Tensor:
 class TahQuantCoder(KernelCoder):
     """TAH-Quant's forward codec. Tiles are decoded one by one, so sums are formed of decoded values."""
 
+    seeded = False
     config: TahQuantCodec
 
     def __init__(self, config: TahQuantCodec, backend: str = "auto") -> None:

@@ -83,6 +83,11 @@ class Collectives:
         """Fixed: coder and kernels are made for it. Messages with another codec need another communicator."""
         return self._codec
 
+    @property
+    def seeded(self) -> bool:
+        """Whether packets depend on the seed, the counts of calls and messages."""
+        return self._coder.seeded
+
     def _node_size(self) -> int:
         """node_size where operations may be hierarchical, else 0."""
         hierarchical = self.algorithm in ("auto", "hierarchical") and spans_nodes(self.world_size, self.node_size)

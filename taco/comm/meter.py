@@ -133,14 +133,12 @@ class Meter:
         total["raw"] += uncompressed
         total["messages"] += 1
 
-    def merge(self, totals: dict[str, dict[str, int]], times: int = 1) -> None:
-        """Count what `totals` says (as of `totals`) so many times; less than 0 takes it back."""
+    def merge(self, totals: dict[str, dict[str, int]]) -> None:
+        """Count what `totals` says (as of `totals`)."""
         for role, counts in totals.items():
             total = self._totals.setdefault(role, {"wire": 0, "raw": 0, "messages": 0})
             for key, count in counts.items():
-                total[key] += times * count
-            if not total["messages"]:
-                del self._totals[role]
+                total[key] += count
 
     def totals(self) -> dict[str, dict[str, int]]:
         """{role: {"wire": bytes, "raw": bytes, "messages": count}}, a copy."""

@@ -134,7 +134,7 @@ class VirtualCommunicator(Collectives):
         own = [mix_seed(seed, owner, 1) for owner in range(ways)]
         sums = coder.decode_sum_encode_rows(packets, numel, dtype, own)
         self._journal.sent += 2 * (ways - 1) * sums[0].nbytes
-        return coder.decode_rows(sums, numel, dtype).view(-1)
+        return coder.decode_rows(sums, numel, dtype).reshape(-1)
 
     @torch.no_grad()
     def reduce_scatter(self, parts: Sequence[Tensor], dim: int = 0, *, name: str = "") -> list[Tensor]:

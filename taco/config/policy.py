@@ -88,6 +88,8 @@ class Policy:
     def _check_warmup(self) -> None:
         """Raise `ConfigError` for a warm-up that changes nothing."""
         at_least(0, "it counts steps", warmup_steps=self.warmup_steps)
+        own = [*(getattr(self, role) for role in TENSOR_ROLES), *(each.codec for each in self.overrides)]
+        others = [codec for codec in own if codec not in (NONE, self.warmup)]
         _check_codec("warmup", self.warmup)
         require(
             self.warmup == NONE or self.warmup_steps > 0,
@@ -96,8 +98,8 @@ class Policy:
             "the codec would not be used",
         )
         require(
-            self.warmup_steps == 0 or self.compresses(*TENSOR_ROLES),
-            f"warmup_steps={self.warmup_steps} without a tensor-parallel codec",
+            self.warmup_steps == 0 or bool(others),
+            f"warmup_steps={self.warmup_steps} of {self.warmup.name!r}, which no other codec follows",
             "one in tp_forward, tp_backward or overrides",
             "it delays what they do",
         )

@@ -19,26 +19,11 @@ from taco.parallel.data import Differences, local, release_weights, set_last_bac
 from taco.parallel.functions import EXACT, TensorComm
 from taco.parallel.loss import cross_entropy, virtual_cross_entropy, vocab_parallel_cross_entropy
 from taco.parallel.mesh import ends_group
+from taco.parallel.part import Part
 from taco.parallel.plans import HEAD
 from taco.parallel.predict import best
 from taco.parallel.replay import Replay
 from taco.parallel.virtual import VirtualComm
-
-
-class Part(nn.Module):
-    """One model part as it runs: the model in the compute dtype."""
-
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.model, self.dtype = model, dtype
-        if dtype != torch.float32:
-            for module in model.modules():
-                if isinstance(module, nn.Embedding):  # autocast leaves look-ups, and so the residual stream, in fp32
-                    module.register_forward_hook(lambda _module, _args, out: out.to(dtype))
-
-    def forward(self, x: Tensor) -> Any:
-        with torch.autocast(x.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            return self.model(x)
 
 
 class Parallelism:
@@ -136,7 +121,7 @@ class Parallelism:
 
     def _stochastic(self) -> Iterator[tuple[str, Communicator]]:
         for key, communicator in self.communicators.items():
-            if getattr(communicator.codec, "rounding", "") == "stochastic":
+            if communicator.seeded:
                 yield f"calls.pp{self.pp_rank}.{key}", communicator
 
     # --- training ----------------------------------------------------------------------------------------
@@ -151,9 +136,11 @@ class Parallelism:
         """Forward and backward over this dp rank's share of the batch; gradients are added to `.grad`.
 
         tokens, targets: int64 [local_batch, seq], the same on all pp and tp ranks; cut into `microbatches` equal parts.
-        replay: from the third step of one shape on, run the pass as a CUDA graph (taco/parallel/replay.py): same bits,
-        less of the host's time, no time of the collectives in the meter. Without effect where there is more than one
-        process, no GPU, a codec that draws random numbers, or gradients to add to.
+        replay: from the third step of one shape on, run the pass of virtual ranks on a GPU as a CUDA graph
+        (taco/parallel/replay.py): the same kernels for less of the host's time. Then the meter has no time of
+        collectives, observers and module hooks see the recorded pass alone (in which they must not wait for the GPU),
+        gradients live in memory that the next step overwrites, and the graph keeps the memory of a pass until
+        `forget_recording`. Without effect for a codec that draws random numbers, or with gradients to add to.
         Returns the mean loss over the global batch, the same on every rank.
         Raises ConfigError for a batch that microbatches do not divide, or fewer microbatches than pipeline stages, and
         CommError for a collective on the GPU that has timed out.
@@ -189,8 +176,12 @@ class Parallelism:
         return total
 
     def _can_replay(self) -> bool:
-        single = self.mesh is None and self.device.type == "cuda" and not any(self._stochastic())
-        return single and all(parameter.grad is None for _, parameter in self.named_parameters())
+        virtual = self.parallel.virtual_tp > 1 and self.mesh is None and self.device.type == "cuda"
+        return (
+            virtual
+            and not any(self._stochastic())
+            and all(parameter.grad is None for _, parameter in self.named_parameters())
+        )
 
     def _replayed(self, tokens: Tensor, targets: Tensor, microbatches: int) -> Tensor:
         """`_accumulate`, as a replay where there is a recording."""
@@ -198,10 +189,17 @@ class Parallelism:
             self._replay = Replay(parameter for _, parameter in self.named_parameters())
         each = self.communicators.values()
         phase = self._tensor.phase if self._tensor is not None else None
-        form = microbatches, phase, tuple((c.min_bytes, c.algorithm, c.slice_bytes) for c in each)
+        options = ((c.min_bytes, c.algorithm, c.node_size, c.slice_bytes, id(c.crossover), c.seed) for c in each)
+        form = microbatches, phase, tuple(options)
         run = partial(self._accumulate, microbatches=microbatches)
         total, self.replayed = self._replay(run, tokens, targets, form, self.meter, each)
         return total
+
+    def forget_recording(self) -> None:
+        """Free what `step(replay=True)` has recorded; the next steps record anew. Gradients of the last step go too."""
+        if self._replay is not None and self._replay.recorded:
+            self.zero_grad()
+            self._replay.forget()
 
     @torch.no_grad()
     def eval_loss(self, tokens: Tensor, targets: Tensor, microbatches: int = 1) -> float:

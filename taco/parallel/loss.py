@@ -71,7 +71,8 @@ class _VocabParallel(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
         targets, valid, count, total, *shards = ctx.saved_tensors
-        total, scale = total.where(valid, math.inf)[:, None], grad / count
+        # ignored tokens have no share and no scale, whatever they hold
+        total, scale = total.where(valid, math.inf)[:, None], torch.where(valid, grad / count, 0.0)[:, None]
         grads = []
         for i, shard in enumerate(shards):
             row = shard.flatten(0, -2)
@@ -89,5 +90,6 @@ def _stats(shard: Tensor, targets: Tensor, start: int) -> Tensor:
     high, where = row.max(-1)
     # one fused kernel; what it took from the largest logit is the sum
     shares = F.log_softmax(row, -1, dtype=torch.float32)
-    total = high - shares.gather(1, where[:, None])[:, 0]
-    return torch.stack([total, row.gather(1, ids[:, None])[:, 0].where(inside, 0.0).to(total.dtype)])
+    high = high.float()
+    total = (high - shares.gather(1, where[:, None])[:, 0]).where(high != -math.inf, -math.inf)  # all masked: no share
+    return torch.stack([total, row.gather(1, ids[:, None])[:, 0].where(inside, 0.0).float()])

@@ -44,14 +44,14 @@ class _Counts:
             for old, new in zip(each_before, each_after, strict=True)
         ]
 
-    def add(self, times: int = 1) -> None:
-        """Count the pass so many times more; less than 0 takes it back."""
-        self._meter.merge(self._bytes, times)
+    def add(self) -> None:
+        """Count the pass once more."""
+        self._meter.merge(self._bytes)
         for communicator, (paths, calls, messages) in zip(self._communicators, self._each, strict=True):
             for path, count in paths.items():
-                communicator.paths[path] += times * count
-            communicator.calls += times * calls
-            communicator.messages += times * messages
+                communicator.paths[path] += count
+            communicator.calls += calls
+            communicator.messages += messages
 
 
 def _difference(new: Mapping[str, int], old: Mapping[str, int]) -> dict[str, int]:
@@ -73,6 +73,11 @@ class Replay:
         self._gradients: list[Tensor | None] = []
         self._result: Tensor | None = None
         self._counts: _Counts | None = None
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a recording."""
+        return self._graph is not None
 
     def __call__(
         self,
@@ -118,6 +123,8 @@ class Replay:
         try:
             with torch.cuda.graph(graph):
                 self._result = run(*self._inputs)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise RuntimeError(
                 "got a pass that cannot be recorded as a CUDA graph; need one that never waits for the GPU, or "

@@ -20,8 +20,9 @@ from taco.comm.select import spans_nodes
 from taco.config import NONE, Model, Parallel, Policy, require
 from taco.parallel.data import shard_data
 from taco.parallel.functions import EXACT, TensorComm
-from taco.parallel.grid import Parallelism, Part
+from taco.parallel.grid import Parallelism
 from taco.parallel.mesh import stage_layers
+from taco.parallel.part import Part
 from taco.parallel.plans import parallelize
 from taco.parallel.virtual import VirtualComm, virtual_tp
 

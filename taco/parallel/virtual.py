@@ -229,6 +229,7 @@ def virtual_tp(
     """Let `model` (GPT or Qwen of taco.models, or one with their names and calls) compute as TP = ways would; in place.
 
     The head returns a tuple of `ways` logits for `virtual_cross_entropy`. The meter counts what one rank would send.
+    Every rank's block gets the same input: none may change it in place.
     Parameters stay whole; those that ranks would share out carry the attribute `virtual_dim`, the dim of the shards.
     comm: communicators to use instead of new ones.
     Raises ConfigError for sizes that `ways` does not divide, a model without a plan, already parallel or of Hugging

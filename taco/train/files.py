@@ -33,12 +33,15 @@ class Options:
     def captures(self, run: Run) -> dict[int, Path]:
         """Step -> the file of what it sends.
 
-        Raises ConfigError for a step that the run does not have, and for several in one file.
+        Raises ConfigError for a step that the run does not have, for several in one file, and for steps without one.
         """
         steps, last = self.capture_steps or (run.train.steps,), run.train.steps
         for step in steps:
-            require(1 <= step <= last, f"--capture-step {step}", f"a step from 1 to {last}", "the run has these")
+            need = f"a step from 1 to {last}, or nothing for the last"
+            require(1 <= step <= last, f"--capture-step {step}", need, "the run has these")
         if self.capture is None:
+            given = " ".join(map(str, self.capture_steps))
+            require(not given, f"--capture-step {given} without --capture", "a file", "what is sent is written there")
             return {}
         files = {step: Path(str(self.capture).replace("{step}", str(step))) for step in steps}
         require(

@@ -181,6 +181,7 @@ class Trainer:
         self.val_loss = found["loss"]
         self._write("eval", step=step, val_loss=self.val_loss, val_accuracy=found["accuracy"], tokens=found["tokens"])
         if step == t.steps:
+            self.par.forget_recording()  # passes without a recording need its memory
             for kind, record in final_records(self.par, self.run, self.held_out, self.other, self.microbatches):
                 self._write(kind, step=step, **record)
 
@@ -221,13 +222,16 @@ class Trainer:
         """Close the log; memory is the largest of any rank."""
         cuda = self.here.device.type == "cuda"
         mine = {"peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
-        mine |= {"peak_gpu_mb": torch.cuda.max_memory_allocated(self.here.device) / 2**20} if cuda else {}
+        if cuda:  # allocated: in use at once; reserved: with what CUDA graphs keep
+            mine["peak_gpu_mb"] = torch.cuda.max_memory_allocated(self.here.device) / 2**20
+            mine["peak_gpu_reserved_mb"] = torch.cuda.max_memory_reserved(self.here.device) / 2**20
         everyone: list[Any] = [mine] * self.here.size
         if self.here.size > 1:
             dist.all_gather_object(everyone, mine)
         timed = self.timings[WARM_UP_STEPS:] or self.timings
         known = [(ms, comm) for ms, comm in timed if comm is not None]
-        share = round(sum(comm for _, comm in known) / sum(ms for ms, _ in known), 4) if known else None
+        enough = 2 * len(known) > len(timed)  # the few steps that are not replayed are not like the others
+        share = round(sum(comm for _, comm in known) / sum(ms for ms, _ in known), 4) if enough else None
         tokens = self.run.train.batch * self.run.data.seq
         if self.log is not None:
             self.log.close(

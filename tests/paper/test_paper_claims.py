@@ -18,7 +18,6 @@ from taco.paper.claims.verdict import FAILS, HOLDS, UNTESTABLE, Tables, Verdict
 from taco.paper.table import read_table, write_table
 from taco.paper.tables.load import PROVENANCE
 from taco.recipes import CLAIMS, EXPERIMENTS, RUNS
-from taco.recipes.accuracy import STRESS
 
 BY_ID = {c.id: c for c in CLAIMS}
 ROOT = Path(__file__).resolve().parents[2]
@@ -276,15 +275,3 @@ def test_command_line(results: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     path.write_text("\n".join(line for name in artifact.BLOCKS for line in artifact.markers(name)))
     assert cli.main(["claims", "--artifact", str(path)]) == 0
     assert "| `throughput` |" in path.read_text()
-
-
-def test_runs_made_hard_on_purpose_judge_no_claim(tmp_path: Path):
-    rows = seeds(loss("taco", 0.1))
-    hard = loss("taco", 5.0) | {"seed": 1, "log": "gpt-125m-outliers-vtp4-taco-s1"}
-    assert hard["log"] in STRESS
-    assert (
-        judge("near-lossless", tmp_path, [*rows, hard]).verdict
-        == judge("near-lossless", tmp_path, rows).verdict
-        == HOLDS
-    )
-    assert judge("near-lossless", tmp_path, [*rows, hard | {"log": "another"}]).verdict == FAILS

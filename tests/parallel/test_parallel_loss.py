@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -65,3 +67,30 @@ def test_nan_logit_gives_nan_loss() -> None:
 def test_all_targets_ignored_is_zero() -> None:
     logits, targets = case()
     assert virtual_cross_entropy(tuple(logits.chunk(2, -1)), torch.full_like(targets, IGNORE)) == 0
+
+
+def test_ignored_tokens_stay_without_gradient_when_the_loss_scale_overflows() -> None:
+    logits, targets = case()
+    targets[0] = IGNORE
+    shards = [shard.clone().requires_grad_() for shard in logits.chunk(4, -1)]
+    virtual_cross_entropy(tuple(shards), targets).backward(torch.tensor(math.inf))
+    assert all((shard.grad[0] == 0).all() for shard in shards)
+
+
+def test_a_shard_that_is_masked_has_no_share() -> None:
+    logits, targets = case()
+    targets %= 36
+    logits[..., 36:] = -math.inf
+    whole = logits.clone().requires_grad_()
+    shards = [shard.clone().requires_grad_() for shard in logits.chunk(4, -1)]
+    expected = cross_entropy(whole, targets)
+    expected.backward()
+    loss = virtual_cross_entropy(tuple(shards), targets)
+    loss.backward()
+    torch.testing.assert_close(loss, expected, **TOLERANCE)
+    torch.testing.assert_close(torch.cat([shard.grad for shard in shards], -1), whole.grad, **TOLERANCE)
+
+
+def test_the_loss_of_fp64_logits_is_fp32() -> None:
+    logits, targets = case(torch.float64)
+    assert virtual_cross_entropy(tuple(logits.chunk(2, -1)), targets).dtype == torch.float32

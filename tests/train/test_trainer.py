@@ -18,6 +18,7 @@ from taco.comm import wire_bytes
 from taco.config import NONE, ConfigError, Parallel, Policy, run_from_dict, to_dict
 from taco.log import read
 from taco.models.flops import parameters
+from taco.parallel import Parallelism
 from taco.recipes import policy, preset
 from taco.train.data import DataError, TokenDataset
 from taco.train.files import Files, Options
@@ -143,6 +144,29 @@ def test_several_steps_are_captured_each_in_its_file(tmp_path, data):
     assert steps == {"c-1": "1", "c-3": "3"}
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_steps_that_are_watched_are_not_replayed(tmp_path, data, monkeypatch, wanted):
+    """On a GPU; here what is asked for is seen, and a step that says it was replayed has no time of communication."""
+    asked = []
+    real = Parallelism.step
+
+    def step(self, tokens, targets, microbatches, *, replay=False):
+        asked.append(replay)
+        loss = real(self, tokens, targets, microbatches)
+        self.replayed = replay
+        return loss
+
+    monkeypatch.setattr(Parallelism, "step", step)
+    run = tiny_run(data, steps=8, monitor_every=4, parallel=Parallel(virtual_tp=2), chosen=policy(tp="int8"))
+    fit(run, tmp_path, capture=tmp_path / "c", capture_steps=(6,), replay=wanted)
+    watched = [step in (4, 6, 8) for step in range(1, 9)]
+    assert asked[:8] == [wanted and not each for each in watched]
+    assert not any(asked[8:])  # errors by depth
+    log = log_of(tmp_path)
+    assert ["comm" in s["phases_ms"] for s in log.of("step")] == [not each for each in asked[:8]]
+    assert (log.end["comm_fraction"] is None) == wanted
+
+
 def test_watching_changes_no_number(tmp_path, data):
     grid = {"parallel": Parallel(virtual_tp=2), "chosen": policy(tp="int6"), "steps": 4}
     fit(tiny_run(data, **grid), tmp_path / "blind")
@@ -159,6 +183,10 @@ def test_stages_report_to_the_first_rank(tmp_path, data):
 
 
 def test_capture_that_cannot_happen_is_refused_before_training(tmp_path, data):
+    with pytest.raises(ConfigError, match="--capture-step 2 without --capture"):
+        fit(tiny_run(data), tmp_path, capture_steps=(2,))
+    with pytest.raises(ConfigError, match="--capture-step 0; need a step from 1 to 10, or nothing for the last"):
+        fit(tiny_run(data), tmp_path, capture=tmp_path / "c", capture_steps=(0,))
     with pytest.raises(ConfigError, match="--capture-step 99"):
         fit(tiny_run(data), tmp_path, capture=tmp_path / "c", capture_steps=(99,))
     fit(tiny_run(data), tmp_path, stop=8)

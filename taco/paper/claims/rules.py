@@ -193,8 +193,8 @@ def three_d(claim: Claim, tables: Tables) -> Verdict:
 
 
 def near_zero(claim: Claim, tables: Tables) -> Verdict:
-    """The role with the smaller median share of near-zero elements decides."""
-    rows = tables.rows("distribution", part="tensor")
+    """The role with the smaller median share of near-zero elements decides, in training as it is."""
+    rows = [r for r in tables.rows("distribution", part="tensor") if r.get("run") not in STRESS]
     roles = sorted({r["role"] for r in rows})
     if not rows:
         return absent("captured tensor")
@@ -208,10 +208,11 @@ def near_zero(claim: Claim, tables: Tables) -> Verdict:
 
 
 def _gain(rows: list[Cells], key: str, better: str, worse: str) -> tuple[float, list[Cells]]:
-    """Median SQNR difference in dB between two values of column `key`, over captured data sets and roles with both."""
+    """Median SQNR difference in dB between two values of column `key`, over the captured steps and roles of training as
+    it is that have both."""
     found: dict[tuple, dict[str, Cells]] = {}
-    for r in finite([r for r in rows if r["role"]], "sqnr_db"):
-        found.setdefault((r["dataset"], r["role"]), {})[r[key]] = r
+    for r in finite([r for r in rows if r["role"] and r["dataset"] not in STRESS], "sqnr_db"):
+        found.setdefault((r["dataset"], r.get("step"), r["role"]), {})[r[key]] = r
     pairs = [pair for pair in found.values() if better in pair and worse in pair]
     value = median(number(p[better]["sqnr_db"]) - number(p[worse]["sqnr_db"]) for p in pairs)
     return value, [p[v] for p in pairs for v in (better, worse)]

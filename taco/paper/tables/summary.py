@@ -169,10 +169,10 @@ class Summary:
 
     @property
     def comm_fraction(self) -> float:
-        """Share of the step's time spent in communication, from the same step's clock."""
-        return median(
-            number(s["phases_ms"].get("comm")) / number(s["step_ms"]) for s in self._warm() if "phases_ms" in s
-        )
+        """Share of the step's time spent in communication, from the same step's clock; NaN if most steps do not say."""
+        shares = [number(s["phases_ms"].get("comm")) / number(s["step_ms"]) for s in self._warm() if "phases_ms" in s]
+        known = sum(not math.isnan(share) for share in shares)
+        return median(shares) if 2 * known > len(shares) else math.nan
 
     def wire_mib(self, *roles: str) -> float:
         """MiB one rank sends in a step for these roles; NaN without a log."""

@@ -1,0 +1,42 @@
+"""Which runs and captured steps the claims about training are judged by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_paper_claims import judge, loss, seeds
+
+from taco.paper.claims.verdict import FAILS, HOLDS
+from taco.recipes.accuracy import STRESS
+
+
+def test_runs_made_hard_on_purpose_judge_no_claim(tmp_path: Path):
+    rows = seeds(loss("taco", 0.1))
+    hard = loss("taco", 5.0) | {"seed": 1, "log": "gpt-125m-outliers-vtp4-taco-s1"}
+    assert hard["log"] in STRESS
+    assert (
+        judge("near-lossless", tmp_path, [*rows, hard]).verdict
+        == judge("near-lossless", tmp_path, rows).verdict
+        == HOLDS
+    )
+    assert judge("near-lossless", tmp_path, [*rows, hard | {"log": "another"}]).verdict == FAILS
+
+
+def test_each_captured_step_counts_and_hard_runs_do_not(tmp_path: Path):
+    def pair(dataset: str, step: int, gain: float) -> list[dict]:
+        place = {"part": "sqnr", "base": "taco", "axis": "rotation", "dataset": dataset, "step": step}
+        return [
+            place | {"role": "tp_forward", "value": value, "sqnr_db": 30.0 + more}
+            for value, more in (("none", 0.0), ("hadamard", gain))
+        ]
+
+    rows = [*pair("run", 20, 1.0), *pair("run", 200, 3.0)]
+    assert judge("hadamard", tmp_path, rows).value == pytest.approx(2.0)
+    hard = pair("gpt-125m-outliers-vtp4-none-s1", 200, -9.0)
+    assert judge("hadamard", tmp_path, [*rows, *hard]).value == pytest.approx(2.0)
+    near = [
+        {"part": "tensor", "run": run, "role": "tp_forward", "near_zero_fraction": share, "rms": 1.0}
+        for run, share in (("run", 0.1), ("gpt-125m-vtp4-none-hot-s1", 0.9))
+    ]
+    assert judge("near-zero", tmp_path, near).value == pytest.approx(0.1)

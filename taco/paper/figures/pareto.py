@@ -48,7 +48,8 @@ def pareto(rows: list[Cells]) -> Figure:
         where = f"{found[0]['model']}, TP {found[0]['tp']}"
         for ax, role in zip(line.subplots(1, 2), style.ROLE_WORDS, strict=True):
             mine = [r for r in found if r["role"] == role and places_of([r]) == places_of(found[:1])]
-            _errors(ax, mine, f"{next(letters)}  {style.ROLE_WORDS[role]} {words}, {where}")
+            title = f"{next(letters)}  {style.ROLE_WORDS[role]} {words}, {where}"
+            trades.append((ax, _errors(ax, mine, title)))
     style.families(trades[0][0])
     trades[0][0].plot([], [], "s", color=BAND, label="chance")
     handles, labels = trades[0][0].get_legend_handles_labels()
@@ -86,24 +87,24 @@ def _trade(ax: Axes, rows: list[Cells], column: str, label: str, title: str) -> 
     return named
 
 
-def _errors(ax: Axes, rows: list[Cells], title: str) -> None:
+def _errors(ax: Axes, rows: list[Cells], title: str) -> list[tuple[float, float, str, str]]:
+    """Draw a panel; the lines' last points as (x, y, name, colour)."""
     if not rows:
         style.empty(ax, "no errors of this direction in this source")
-        return
+        return []
     lines: dict[str, list[Cells]] = {}
     for r in rows:
         lines.setdefault(r["codec"], []).append(r)
-    ends = []
+    named = []
     for codec, line in lines.items():
         xs, ys, tint = [number(r["layer"]) for r in line], [number(r["error"]) for r in line], style.colour(codec)
         ax.plot(xs, [y or math.nan for y in ys], ".-", color=tint, linewidth=0.7, markersize=2.5, alpha=0.8)
         if ys[-1] > 0:
-            ends.append((xs[-1], ys[-1], codec, tint))
-    for x, y, codec, tint in ends:
-        ax.annotate(codec, (x, y), (3, 0), textcoords="offset points", color=tint, fontsize=4.5, va="center")
+            named.append((xs[-1], ys[-1], codec, tint))
     ends = any(number(r["layer"]) < 0 for r in rows)
     ax.set(yscale="log", xlabel="block (-1: embedding and head)" if ends else "block", ylabel="relative error")
     ax.set_title(title, fontsize=6.5)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.margins(x=0.15)
+    ax.margins(x=0.2)
     style.grid(ax, "y")
+    return named

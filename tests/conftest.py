@@ -24,3 +24,12 @@ def _stop_rank_pools() -> Iterator[None]:
     """Stop the rank pools with the last test, so that their coverage is written before it is reported."""
     yield
     close_pools()
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Ranks run with one thread; a matmul split over threads may add in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

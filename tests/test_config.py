@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 import pytest
+from config_cases import TINY, tiny_run
 
 from taco.config import (
     AsymmetricCodec,
@@ -13,10 +14,8 @@ from taco.config import (
     ConfigError,
     Data,
     GroupCodec,
-    Model,
     Parallel,
     Policy,
-    Run,
     TahQuantCodec,
     TensorCodec,
     Train,
@@ -26,13 +25,6 @@ from taco.config import (
     to_dict,
 )
 from taco.recipes import EXPERIMENTS, PRESETS, RUNS, policy, preset
-
-TINY = Model(name="tiny", arch="gpt", layers=2, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=64, max_seq=32)
-
-
-def _run(**changes) -> Run:
-    data = Data(corpus="data/tiny", seq=16)
-    return Run(**{"name": "r", "model": TINY, "data": data} | changes)
 
 
 def test_every_recipe_survives_json():
@@ -47,7 +39,7 @@ def test_every_preset_survives_json(name):
 
 
 def test_what_was_written_before_a_field_existed_has_its_default():
-    run = _run(policy=policy(tp="int4"))
+    run = tiny_run(policy=policy(tp="int4"))
     old = json.loads(json.dumps(to_dict(run)))
     for role in ("tp_forward", "tp_backward"):
         assert old["policy"][role].pop("difference") is False
@@ -73,7 +65,7 @@ def test_every_experiment_names_known_runs():
 
 def test_configurations_cannot_change():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        _run().name = "other"
+        tiny_run().name = "other"
 
 
 BAD = {
@@ -105,7 +97,7 @@ BAD = {
     "virtual_tp=2 with tp=2": lambda: Parallel(tp=2, virtual_tp=2),
     "virtual_sum='other'": lambda: Parallel(virtual_tp=2, virtual_sum="other"),
     "virtual_sum='reversed' without virtual ranks": lambda: Parallel(virtual_sum="reversed"),
-    "virtual_sum='reversed' with a tensor-parallel codec": lambda: _run(
+    "virtual_sum='reversed' with a tensor-parallel codec": lambda: tiny_run(
         parallel=Parallel(virtual_tp=2, virtual_sum="reversed"), policy=policy(tp_backward="int8")
     ),
     "microbatches >= 4": lambda: Parallel(pp=4, microbatches=2),
@@ -120,9 +112,9 @@ BAD = {
     "channels per head": lambda: dataclasses.replace(TINY, arch="qwen", hidden=12),
     "rope_theta=0": lambda: dataclasses.replace(TINY, rope_theta=0.0),
     "norm_eps=-1": lambda: dataclasses.replace(TINY, norm_eps=-1.0),
-    "run name '../x'": lambda: _run(name="../x"),
-    "run name ''": lambda: _run(name=""),
-    "run name '..'": lambda: _run(name=".."),
+    "run name '../x'": lambda: tiny_run(name="../x"),
+    "run name ''": lambda: tiny_run(name=""),
+    "run name '..'": lambda: tiny_run(name=".."),
     "seq=1": lambda: Data(seq=1),
     "steps=0": lambda: Train(steps=0),
     "lr=nan": lambda: Train(lr=float("nan")),
@@ -133,18 +125,18 @@ BAD = {
     "beta2=-0.5": lambda: Train(beta2=-0.5),
     "lr=0": lambda: Train(lr=0.0),
     "dtype='float16'": lambda: Train(dtype="float16"),
-    "hidden=32 with tensor parallel size 3": lambda: _run(parallel=Parallel(tp=3)),
-    "heads=4 with tensor parallel size 8": lambda: _run(parallel=Parallel(virtual_tp=8)),
-    "at least 4 layers": lambda: _run(parallel=Parallel(pp=4, microbatches=4)),
-    "at least 8 layers": lambda: _run(parallel=Parallel(pp=4, microbatches=4, schedule="interleaved")),
-    "seq <= 32": lambda: _run(data=Data(seq=64)),
-    "equal slice of the sequence": lambda: _run(data=Data(seq=15), parallel=Parallel(tp=2, sequence_parallel=True)),
-    "batch to be a multiple of 3": lambda: _run(parallel=Parallel(dp=3)),
-    "equal microbatches": lambda: _run(train=Train(batch=8, micro_batch=3)),
-    "generate=4 with pp=2": lambda: _run(parallel=Parallel(pp=2, microbatches=2), train=Train(generate=4)),
-    "33 tokens with max_seq=32": lambda: _run(train=Train(generate=17)),
+    "hidden=32 with tensor parallel size 3": lambda: tiny_run(parallel=Parallel(tp=3)),
+    "heads=4 with tensor parallel size 8": lambda: tiny_run(parallel=Parallel(virtual_tp=8)),
+    "at least 4 layers": lambda: tiny_run(parallel=Parallel(pp=4, microbatches=4)),
+    "at least 8 layers": lambda: tiny_run(parallel=Parallel(pp=4, microbatches=4, schedule="interleaved")),
+    "seq <= 32": lambda: tiny_run(data=Data(seq=64)),
+    "equal slice of the sequence": lambda: tiny_run(data=Data(seq=15), parallel=Parallel(tp=2, sequence_parallel=True)),
+    "batch to be a multiple of 3": lambda: tiny_run(parallel=Parallel(dp=3)),
+    "equal microbatches": lambda: tiny_run(train=Train(batch=8, micro_batch=3)),
+    "generate=4 with pp=2": lambda: tiny_run(parallel=Parallel(pp=2, microbatches=2), train=Train(generate=4)),
+    "33 tokens with max_seq=32": lambda: tiny_run(train=Train(generate=17)),
     "generate=-1": lambda: Train(generate=-1),
-    "in microbatches=3": lambda: _run(parallel=Parallel(pp=2, microbatches=3)),
+    "in microbatches=3": lambda: tiny_run(parallel=Parallel(pp=2, microbatches=3)),
 }
 
 
@@ -174,7 +166,7 @@ FIELDS = {
 @pytest.mark.parametrize("text", FIELDS)
 def test_misspelt_or_mistyped_field_of_a_file_is_refused(text):
     part, field, value = FIELDS[text]
-    data = to_dict(_run())
+    data = to_dict(tiny_run())
     data[part][field] = value
     with pytest.raises(ConfigError, match="need") as error:
         run_from_dict(data)

@@ -5,29 +5,21 @@ from __future__ import annotations
 import json
 
 import pytest
+from config_cases import tiny_run
 
 from taco.config import (
     ENDS,
     NONE,
     ConfigError,
-    Data,
     GroupCodec,
-    Model,
     Override,
     Parallel,
     Policy,
-    Run,
     block_of,
     run_from_dict,
     to_dict,
 )
 from taco.recipes import preset
-
-TINY = Model(name="tiny", arch="gpt", layers=2, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=64, max_seq=32)
-
-
-def _run(**changes) -> Run:
-    return Run(**{"name": "r", "model": TINY, "data": Data(corpus="data/tiny", seq=16)} | changes)
 
 
 def _override(**changes) -> Override:
@@ -58,10 +50,10 @@ BAD = {
     "warmup_steps=2 of 'int8', which no other codec follows": lambda: Policy(
         tp_forward=preset("int8"), warmup_steps=2, warmup=preset("int8")
     ),
-    "tp_forward overridden in layer 2, 5; need layers of the model, 0 to 1": lambda: _run(
+    "tp_forward overridden in layer 2, 5; need layers of the model, 0 to 1": lambda: tiny_run(
         policy=Policy(overrides=(_override(layers=(0, 2, 5)),))
     ),
-    "virtual_sum='stepwise' with a tensor-parallel codec": lambda: _run(
+    "virtual_sum='stepwise' with a tensor-parallel codec": lambda: tiny_run(
         parallel=Parallel(virtual_tp=2, virtual_sum="stepwise"), policy=Policy(overrides=(_override(),))
     ),
 }
@@ -79,7 +71,7 @@ def test_bad_policy_says_got_need_why(text):
 
 
 def test_layers_survive_json_and_older_runs_have_none():
-    run = _run(policy=Policy(tp_forward=preset("int4"), overrides=(_override(layers=(1, 0)),)))
+    run = tiny_run(policy=Policy(tp_forward=preset("int4"), overrides=(_override(layers=(1, 0)),)))
     data = json.loads(json.dumps(to_dict(run)))
     assert data["policy"]["overrides"][0]["layers"] == [1, 0]
     assert run_from_dict(data) == run_from_dict(to_dict(run)) == run
@@ -99,7 +91,7 @@ OVERRIDES = {
 
 @pytest.mark.parametrize("text", OVERRIDES)
 def test_bad_layers_are_refused(text):
-    data = to_dict(_run())
+    data = to_dict(tiny_run())
     data["policy"]["overrides"] = OVERRIDES[text]
     with pytest.raises(ConfigError, match="need") as error:
         run_from_dict(data)
@@ -112,7 +104,7 @@ def test_a_module_lies_in_the_block_of_the_first_number_in_its_name():
 
 
 def test_a_warm_up_survives_json():
-    run = _run(policy=Policy(tp_backward=preset("int4"), warmup_steps=7, warmup=preset("int8")))
+    run = tiny_run(policy=Policy(tp_backward=preset("int4"), warmup_steps=7, warmup=preset("int8")))
     assert run_from_dict(json.loads(json.dumps(to_dict(run)))) == run
 
 
@@ -135,7 +127,7 @@ def test_a_warm_up_changes_what_is_compressed_and_nothing_else():
 
 def test_embedding_and_head_may_have_a_codec_of_their_own():
     int8, int4 = preset("int8"), preset("int4")
-    run = _run(policy=Policy(tp_forward=int4, overrides=(_override(layers=(ENDS, 1)),)))
+    run = tiny_run(policy=Policy(tp_forward=int4, overrides=(_override(layers=(ENDS, 1)),)))
     assert run_from_dict(json.loads(json.dumps(to_dict(run)))) == run
     names = ("transformer.wte", "lm_head", "transformer.h.1.mlp", "transformer.h.0.mlp", "")
     assert [run.policy.codec("tp_forward", name) for name in names] == [int8, int8, int8, int4, int4]

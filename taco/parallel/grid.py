@@ -188,9 +188,8 @@ class Parallelism:
         if self._replay is None:
             self._replay = Replay(parameter for _, parameter in self.named_parameters())
         each = self.communicators.values()
-        phase = self._tensor.phase if self._tensor is not None else None
         options = ((c.min_bytes, c.algorithm, c.node_size, c.slice_bytes, id(c.crossover), c.seed) for c in each)
-        form = microbatches, phase, tuple(options)
+        form = microbatches, self._tensor.phase, tuple(options)
         run = partial(self._accumulate, microbatches=microbatches)
         total, self.replayed = self._replay(run, tokens, targets, form, self.meter, each)
         return total

@@ -17,6 +17,8 @@ from taco.models import build
 from taco.parallel import ColwiseParallel, RowwiseParallel, TensorComm, parallelize, virtual_tp
 from taco.recipes import preset
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STEPS = 3
 STOCHASTIC = GroupCodec(name="int8-stochastic", payload="int8", rounding="stochastic")
 DEEP_GPT, DEEP_QWEN = replace(GPT, layers=4), replace(QWEN, layers=4)
@@ -57,15 +59,6 @@ def real_body(rank: int, world_size: int) -> list[dict]:
         par = make(model, Parallel(tp=world_size, microbatches=2), codecs)
         results.append(train(par, STEPS) | {"counted": counted(par)})
     return results
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """As in test_parallel_virtual."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("world_size", CASES)

@@ -163,16 +163,22 @@ def test_codecs_that_may_draw_random_numbers_are_told_from_those_that_do_not() -
             assert not list(make(GPT, VIRTUAL, policy(tp=codec))._stochastic()), codec
 
 
-def test_a_new_option_is_a_new_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    forms = []
+@pytest.fixture
+def forms(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The forms of the passes that a GPU would record, in the order of the calls."""
+    found = []
 
     class Recorder(Replay):
         def __call__(self, run, tokens, targets, form, meter, communicators):
-            forms.append(form)
+            found.append(form)
             return run(tokens, targets), False
 
     monkeypatch.setattr(grid, "Replay", Recorder)
     monkeypatch.setattr(Parallelism, "_can_replay", lambda self: True)
+    return found
+
+
+def test_a_new_option_is_a_new_recording(forms: list) -> None:
     par = make(GPT, VIRTUAL, policy(tp="int8"))
     comm = par.communicators["tp_forward"]
     changes = {"min_bytes": 64, "algorithm": "two_shot", "node_size": 2, "slice_bytes": 0, "seed": 5}
@@ -183,17 +189,7 @@ def test_a_new_option_is_a_new_recording(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(set(forms)) == len(forms) == len(changes) + 1
 
 
-def test_a_recording_holds_for_one_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it does where there is no GPU to record on."""
-    forms = []
-
-    class Recorder(Replay):
-        def __call__(self, run, tokens, targets, form, meter, communicators):
-            forms.append(form)
-            return run(tokens, targets), False
-
-    monkeypatch.setattr(grid, "Replay", Recorder)
-    monkeypatch.setattr(Parallelism, "_can_replay", lambda self: True)
+def test_a_recording_holds_for_one_phase(forms: list) -> None:
     par = make(GPT, VIRTUAL, WARM)
     virtual_comm = par.modules[0].virtual_comm
     other = VirtualComm.build(4, policy())

@@ -14,6 +14,8 @@ from taco.models import build
 from taco.parallel import virtual_tp
 from taco.recipes import preset
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WAYS, STEPS = 4, 3
 CASES = [(GPT, "taco"), (QWEN, "taco"), (GPT, "int8"), (QWEN, "int8")]
 
@@ -24,15 +26,6 @@ def real_body(rank: int, world_size: int) -> list[dict]:
         par = make(model, Parallel(tp=world_size, microbatches=2), policy(tp=codec))
         results.append(train(par, STEPS) | {"wire": par.meter.totals()})
     return results
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Ranks run with one thread; a matmul split over threads may add in another order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_equals_real_ranks_bit_for_bit() -> None:

@@ -16,6 +16,8 @@ from taco.models import build
 from taco.parallel import parallelize
 from taco.recipes import preset
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WAYS = 2
 INT4 = GroupCodec(name="int4-stochastic", payload="int4", group=32, rounding="stochastic")
 CHOSEN = replace(
@@ -44,15 +46,6 @@ def body(rank: int, world_size: int, grid: Parallel, codecs: Policy) -> dict:
     par = make(GPT, grid, codecs)
     found = {"losses": losses(par, range(1, 5)), "wire": par.meter.totals()}
     return found | {"paths": {key: dict(comm.paths) for key, comm in par.communicators.items()}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """As in test_parallel_virtual."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("codecs", [CHOSEN, replace(policy(tp_backward="int4"), warmup_steps=2)], ids=["int8", "none"])

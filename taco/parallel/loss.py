@@ -9,12 +9,16 @@
     backward  exp(logit - total) - [id == target], over the number of tokens
 
 One exact all-gather of 8 bytes per token and rank, combined in rank order, so every rank has the same bits, and so
-has one process that holds all shards. Logits are the largest tensors of a step: each pass over them counts.
+has one process that holds all shards. Logits are the largest tensors of a step: on a GPU torch compiles both
+directions to one kernel each, where it has a compiler (TORCH_COMPILE_DISABLE=1: plain torch, six passes more).
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -44,11 +48,10 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, ignore_index: int = IGNORE
     return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), ignore_index=ignore_index)
 
 
-def _local_ids(targets: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:
-    """Target ids relative to a shard (0 where they lie outside) and whether they lie inside."""
+def _local_ids(targets: Tensor, start: int, width: int) -> Tensor:
+    """Target ids relative to a shard, -1 where they lie outside."""
     ids = targets - start
-    inside = (ids >= 0) & (ids < width)
-    return ids.where(inside, 0), inside
+    return ids.where((ids >= 0) & (ids < width), -1)
 
 
 class _VocabParallel(Function):
@@ -56,7 +59,8 @@ class _VocabParallel(Function):
     def forward(ctx: Any, targets: Tensor, comm: TensorComm | None, first: int, ignore: int, *shards: Tensor) -> Tensor:
         targets = targets.flatten()
         width = shards[0].shape[-1]
-        stats = torch.stack([_stats(shard, targets, (first + i) * width) for i, shard in enumerate(shards)])
+        ids = [_local_ids(targets, (first + i) * width, width) for i in range(len(shards))]
+        stats = torch.stack([_stats(shard.flatten(0, -2), own) for shard, own in zip(shards, ids, strict=True)])
         if comm is not None:
             stats = comm.exact.all_gather(stats, 0)
         total, target = torch.logsumexp(stats[:, 0], 0), torch.zeros_like(stats[0, 1])
@@ -71,25 +75,55 @@ class _VocabParallel(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
         targets, valid, count, total, *shards = ctx.saved_tensors
-        # ignored tokens have no share and no scale, whatever they hold
-        total, scale = total.where(valid, math.inf)[:, None], torch.where(valid, grad / count, 0.0)[:, None]
+        # ignored tokens have no share, no target and no scale, whatever they hold
+        total, scale = total.where(valid, math.inf), torch.where(valid, grad / count, 0.0)
+        targets = targets.where(valid, -1)
         grads = []
         for i, shard in enumerate(shards):
             row = shard.flatten(0, -2)
-            ids, inside = _local_ids(targets, (ctx.first + i) * row.shape[-1], row.shape[-1])
-            share = torch.sub(row, total).exp_()
-            share.scatter_add_(1, ids[:, None], -(inside & valid).to(share.dtype)[:, None])
-            grads.append(torch.mul(share, scale, out=torch.empty_like(row)).view(shard.shape))
+            ids = _local_ids(targets, (ctx.first + i) * row.shape[-1], row.shape[-1])
+            grads.append(_shares(row, ids, total, scale).view(shard.shape))
         return None, None, None, None, *grads
 
 
-def _stats(shard: Tensor, targets: Tensor, start: int) -> Tensor:
-    """[2, tokens] of one shard, see the module's table."""
-    row = shard.flatten(0, -2)
-    ids, inside = _local_ids(targets, start, row.shape[-1])
-    high, where = row.max(-1)
-    # one fused kernel; what it took from the largest logit is the sum
-    shares = F.log_softmax(row, -1, dtype=torch.float32)
-    high = high.float()
-    total = (high - shares.gather(1, where[:, None])[:, 0]).where(high != -math.inf, -math.inf)  # all masked: no share
-    return torch.stack([total, row.gather(1, ids[:, None])[:, 0].where(inside, 0.0).float()])
+class _Compiled:
+    """`function`, compiled by torch for tensors on a GPU, if that works there."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._compiled: Callable[..., Tensor] | None = None
+        self._fails = False
+
+    def __call__(self, row: Tensor, *more: Tensor) -> Tensor:
+        if row.is_cuda and not self._fails and not torch.compiler.is_compiling():
+            try:
+                # not before: the compiler takes a second to import
+                self._compiled = self._compiled or torch.compile(self._function, dynamic=False)
+                return self._compiled(row, *more)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # no Triton, no C compiler, no headers of Python
+                self._fails = True
+                reason = str(error).strip().split("\n")[0]
+                warnings.warn(f"torch.compile failed, so the loss takes several times longer: {reason}", stacklevel=2)
+        return self._function(row, *more)
+
+
+@_Compiled
+def _stats(row: Tensor, ids: Tensor) -> Tensor:
+    """[2, tokens] of one shard [tokens, width], see the module's table; ids as of `_local_ids`."""
+    logits = row.float()
+    high = logits.amax(-1)
+    total = high + torch.log(torch.exp(logits - high[:, None]).sum(-1))
+    total = total.where(high != -math.inf, -math.inf)  # all masked: no share
+    return torch.stack([total, logits.gather(1, ids.clamp(min=0)[:, None])[:, 0].where(ids >= 0, 0.0)])
+
+
+@_Compiled
+def _shares(row: Tensor, ids: Tensor, total: Tensor, scale: Tensor) -> Tensor:
+    """The gradient of one shard [tokens, width], in its dtype."""
+    total, scale, ids = total[:, None], scale[:, None], ids[:, None]
+    share = torch.exp(row.float() - total).where(total != math.inf, 0.0)
+    hot = ids == torch.arange(row.shape[1], device=row.device)
+    return ((share - hot.float()) * scale).to(row.dtype)

@@ -12,6 +12,7 @@ from taco.parallel.mesh import build_mesh
 from taco.parallel.plans import default_plan, parallelize
 from taco.parallel.setup import setup
 from taco.parallel.tensor import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel
+from taco.parallel.uncompressed import uncompressed
 from taco.parallel.virtual import virtual_tp
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "default_plan",
     "parallelize",
     "setup",
+    "uncompressed",
     "virtual_cross_entropy",
     "virtual_tp",
     "vocab_parallel_cross_entropy",

@@ -9,29 +9,13 @@ those of a whole pass.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from torch import Tensor
 
 from taco.config import TENSOR_ROLES, Policy
-from taco.parallel import Parallelism
+from taco.parallel import Parallelism, uncompressed
+from taco.parallel.uncompressed import untraced
 
 SEQUENCES = 4
-
-
-@contextmanager
-def _untraced(par: Parallelism, *, compressed: bool) -> Iterator[None]:
-    """Around passes that leave no count behind; unless compressed, every message goes as it is."""
-    before = [(c, c.min_bytes, c.paths.copy(), c.calls, c.messages) for c in par.communicators.values()]
-    for communicator, min_bytes, *_ in before:
-        communicator.min_bytes = min_bytes if compressed else sys.maxsize
-    try:
-        yield
-    finally:
-        for communicator, *counts in before:
-            communicator.min_bytes, communicator.paths, communicator.calls, communicator.messages = counts
 
 
 def _states(par: Parallelism, tokens: Tensor, targets: Tensor) -> dict[tuple[str, int], Tensor]:
@@ -65,9 +49,9 @@ def depth_records(par: Parallelism, policy: Policy, tokens: Tensor, targets: Ten
     if par.parallel.world_size > 1 or par.parallel.virtual_tp == 1 or not policy.compresses(*TENSOR_ROLES):
         return []
     batch = tokens[:SEQUENCES], targets[:SEQUENCES]
-    with _untraced(par, compressed=True):
+    with untraced(par.communicators.values()):
         coded = _states(par, *batch)
-    with _untraced(par, compressed=False):
+    with uncompressed(par):
         exact = _states(par, *batch)
     # a gradient that comes from erroneous states is in error, too, also where backward messages are not compressed
     return [

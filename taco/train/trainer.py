@@ -27,7 +27,7 @@ from taco.config import ROLES, Run, to_dict
 from taco.log import LogWriter
 from taco.models import build
 from taco.models.flops import flops_per_token, parameters
-from taco.parallel import build_mesh, setup
+from taco.parallel import build_mesh, setup, uncompressed
 from taco.train import checkpoint
 from taco.train.evaluate import datasets, final_records, held_out
 from taco.train.files import Files, Options, start_step
@@ -179,7 +179,13 @@ class Trainer:
         t = self.run.train
         found = held_out(self.par, self.held_out, t.eval_batches, self.microbatches)
         self.val_loss = found["loss"]
-        self._write("eval", step=step, val_loss=self.val_loss, val_accuracy=found["accuracy"], tokens=found["tokens"])
+        record = {"val_loss": self.val_loss, "val_accuracy": found["accuracy"], "tokens": found["tokens"]}
+        if self.run.policy.compresses("tp_forward", "pp_forward"):
+            # what the weights are worth by themselves
+            with uncompressed(self.par):
+                exact = held_out(self.par, self.held_out, t.eval_batches, self.microbatches)
+            record |= {"val_loss_uncompressed": exact["loss"], "val_accuracy_uncompressed": exact["accuracy"]}
+        self._write("eval", step=step, **record)
         if step == t.steps:
             self.par.forget_recording()  # passes without a recording need its memory
             for kind, record in final_records(self.par, self.run, self.held_out, self.other, self.microbatches):

@@ -114,12 +114,16 @@ def test_a_control_is_no_baseline_and_is_compared_with_one(tmp_path: Path):
 def test_what_stands_beside_the_loss(tmp_path: Path):
     logs_of(tmp_path, *RUNS[:1], *RUNS[4:5])
     prompt = {"corpus": "data/text", "prompt": [1, 2], "logprob": -1.0}
-    for name, loss, accuracy, tokens in (("none-1", 3.0, 0.5, [7, 8, 9, 10]), ("int8-1", 3.03, 0.49, [7, 8, 5, 10])):
+    exact = {"val_loss_uncompressed": 2.02}
+    for name, loss, accuracy, tokens, more in (
+        ("none-1", 3.0, 0.5, [7, 8, 9, 10], {}),
+        ("int8-1", 3.03, 0.49, [7, 8, 5, 10], exact),
+    ):
         rewritten(
             tmp_path,
             name,
             [
-                ("eval", {"step": 8, "val_loss": 1.0, "val_accuracy": accuracy}),
+                ("eval", {"step": 8, "val_loss": 1.0, "val_accuracy": accuracy} | more),
                 ("held_out", {"step": 8, "corpus": "data/code", "loss": loss, "accuracy": 0.1}),
                 ("generate", {"step": 8, "tokens": tokens, **prompt}),
                 *(("sqnr", {"step": s, "role": "tp_forward", "sqnr_db": s * 10.0}) for s in (1, 4, 4)),
@@ -134,6 +138,11 @@ def test_what_stands_beside_the_loss(tmp_path: Path):
     assert (int8["other_corpus"], int8["other_delta_pct"]) == ("code", pytest.approx(1.0))
     assert int8["same_continuation"] == 0.5
     assert (int8["sqnr_forward_db"], math.isnan(int8["sqnr_backward_db"])) == (40.0, True)
+    assert int8["delta_uncompressed_pct"] == pytest.approx(1.0)
+    _, rows = training.accuracy(found)
+    final = {r["log"]: r for r in rows if r["part"] == "final"}
+    assert final["int8-1"]["delta_uncompressed_pct"] == pytest.approx(1.0)
+    assert math.isnan(final["none-1"]["delta_uncompressed_pct"])
     _, rows = pareto.pareto(found)
     assert [(r["layer"], r["error"]) for r in rows if r["part"] == "depth"] == [
         (0, pytest.approx(0.1)),

@@ -13,9 +13,11 @@ from taco.config import Parallel, Policy, to_dict
 from taco.models import build
 from taco.parallel import setup
 from taco.recipes import policy
+from taco.train import checkpoint
 from taco.train.data import DataError, TokenDataset, prepare
 from taco.train.depth import depth_records
-from taco.train.evaluate import greedy
+from taco.train.evaluate import greedy, held_out
+from taco.train.launch import World
 
 VIRTUAL = Parallel(virtual_tp=2)
 
@@ -146,3 +148,38 @@ def test_real_ranks_and_uncompressed_runs_have_no_depth():
     tokens = torch.zeros(2, 8, dtype=torch.long)
     assert depth_records(parallelism(), policy(), tokens, tokens) == []
     assert depth_records(parallelism(Parallel()), policy(tp="int8"), tokens, tokens) == []
+
+
+def alone(folder, data, step: int) -> float:
+    """The held-out loss of a checkpoint's weights in a process that compresses nothing."""
+    par = parallelism(Parallel())
+    state = {f"model.{name}": value for name, value in par.state_dict().items()}
+    checkpoint.load_(folder / "checkpoints" / "test" / "tiny-run", step, state, World())
+    par.load_state_dict({name.removeprefix("model."): value for name, value in state.items()})
+    return held_out(par, TokenDataset(data, "val", 16, batch=4, seed=1), 2, 1)["loss"]
+
+
+@pytest.mark.parametrize(
+    ("grid", "chosen"),
+    [
+        (VIRTUAL, policy(tp_forward="int4")),
+        (Parallel(tp=2), policy(tp_forward="int4", tp_backward="int8")),
+        (Parallel(pp=2, microbatches=2), policy(pp="int4")),
+    ],
+    ids=["virtual", "tp", "pp"],
+)
+def test_weights_are_also_judged_without_compression(tmp_path, data, grid, chosen):
+    run_ranks(grid.world_size, fit_ranks, tiny_run(data, parallel=grid, chosen=chosen), tmp_path, 0)
+    log = log_of(tmp_path)
+    for record in log.of("eval"):
+        assert abs(record["val_loss_uncompressed"] - record["val_loss"]) > 1e-5
+        assert 0 <= record["val_accuracy_uncompressed"] <= 1
+    assert log.of("eval")[-1]["val_loss_uncompressed"] == pytest.approx(alone(tmp_path, data, 10), rel=1e-6)
+    coded = [paths for role, paths in log.end["paths"].items() if chosen.compresses(role)]
+    assert coded
+    assert all("uncompressed" not in paths for paths in coded)
+
+
+def test_a_run_that_evaluates_as_it_is_has_one_loss(tmp_path, data):
+    fit(tiny_run(data, parallel=VIRTUAL, chosen=policy(tp_backward="int4")), tmp_path)
+    assert all("val_loss_uncompressed" not in record for record in log_of(tmp_path).of("eval"))

@@ -21,14 +21,15 @@ from taco.paper.tables.summary import (
     delta_pct,
     noise_band_pct,
     summaries,
+    uncompressed_pct,
 )
 
 PARETO = (
     "part", "model", "tp", "codec", "dtype", "corpus", "planned_tokens", "tokens", "seeds", "pairs", "val_loss",
-    "delta_pct", "delta_low_pct", "delta_high_pct", "delta_to_all_pct", "control_band_pct", "controls",
-    "noise_band_pct", "within_band", "wire_ratio", "sqnr_forward_db", "sqnr_backward_db", "val_accuracy",
-    "accuracy_change_points", "other_corpus", "other_loss", "other_delta_pct", "same_continuation", "role", "layer",
-    "error", *PROVENANCE,
+    "delta_pct", "delta_low_pct", "delta_high_pct", "delta_to_all_pct", "delta_uncompressed_pct",
+    "control_band_pct", "controls", "noise_band_pct", "within_band", "wire_ratio", "sqnr_forward_db",
+    "sqnr_backward_db", "val_accuracy", "accuracy_change_points", "other_corpus", "other_loss", "other_delta_pct",
+    "same_continuation", "role", "layer", "error", *PROVENANCE,
 )  # fmt: skip
 
 Pairs = list[tuple[Summary, Summary]]
@@ -38,7 +39,8 @@ def pareto(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     """Part `policy`: one row per model, grid, data, budget and policy, means over its pairs.
 
     delta_low_pct, delta_high_pct: the smallest and the largest change of a pair. delta_to_all_pct: change to the mean
-    of the baseline and its controls, which a baseline that is low by chance moves less. controls: how many
+    of the baseline and its controls, which a baseline that is low by chance moves less. delta_uncompressed_pct: change
+    when the policy's weights are judged with messages as they are, without the errors of that pass. controls: how many
     uncompressed runs control_band_pct rests on. within_band: whether the mean change is no larger than the wider of
     the controls' and the seeds' band, as in the claims. same_continuation: share of the tokens that continue the
     held-out prompts up to the first that differs from the uncompressed run's.
@@ -92,7 +94,8 @@ def _policy(group: list[Summary], runs: list[Summary]) -> Row:
         "part": "policy", **_who(group[0]), "tokens": max(run.tokens or 0 for run in group),
         "seeds": len({run.seed for run in group}), "pairs": len(pairs), "val_loss": mean(run.val_loss for run in group),
         "delta_pct": change, "delta_low_pct": low, "delta_high_pct": high,
-        "delta_to_all_pct": mean(_to_all(run, base, runs) for run, base in pairs), "control_band_pct": band,
+        "delta_to_all_pct": mean(_to_all(run, base, runs) for run, base in pairs),
+        "delta_uncompressed_pct": mean(uncompressed_pct(run, base) for run, base in pairs), "control_band_pct": band,
         "controls": len(controls), "noise_band_pct": noise, "within_band": change <= limit if known else None,
         "wire_ratio": mean(run.wire_ratio(*AXES["tp"]) for run in group),
         **{f"sqnr_{role.removeprefix('tp_')}_db": _sqnr(group, role) for role in AXES["tp"]}, **_beside(group, pairs),

@@ -137,6 +137,12 @@ class Summary:
         return number(evals[-1].get("val_accuracy")) if evals else math.nan
 
     @property
+    def val_loss_uncompressed(self) -> float:
+        """Held-out loss of the final weights with messages as they are; NaN in logs that do not say."""
+        evals = self.log.of("eval") if self.log else []
+        return number(evals[-1].get("val_loss_uncompressed")) if evals else math.nan
+
+    @property
     def other(self) -> dict:
         """The record of the other corpus' held-out text, empty without one."""
         found = self.log.of("held_out") if self.log else []
@@ -212,6 +218,11 @@ def change_pct(value: float, reference: float) -> float:
 def delta_pct(run: Summary, base: Summary | None) -> float:
     """Change of the validation loss to the baseline in percent; NaN if one of the two is missing."""
     return change_pct(run.val_loss, base.val_loss) if base else math.nan
+
+
+def uncompressed_pct(run: Summary, base: Summary | None) -> float:
+    """Change of the validation loss in percent when the run's weights are judged with messages as they are."""
+    return change_pct(run.val_loss_uncompressed, base.val_loss) if base else math.nan
 
 
 def control_changes_pct(run: Summary, runs: list[Summary]) -> list[float]:

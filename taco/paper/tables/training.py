@@ -20,6 +20,7 @@ from taco.paper.tables.summary import (
     delta_pct,
     noise_band_pct,
     summaries,
+    uncompressed_pct,
 )
 
 CURVE_POINTS = 20
@@ -28,7 +29,8 @@ CURVE_POINTS = 20
 ACCURACY = (
     "part", "model", "tp", "virtual", "codec", "virtual_sum", "dtype", "corpus", "planned_tokens", "step", "tokens",
     "train_loss", "val_loss", "delta_pct", "noise_band_pct", "control_band_pct", "first_quarter_pct",
-    "last_quarter_pct", "val_accuracy", "other_corpus", "other_loss", "other_accuracy", "wire_ratio", *PROVENANCE,
+    "last_quarter_pct", "val_accuracy", "val_loss_uncompressed", "delta_uncompressed_pct",
+    "other_corpus", "other_loss", "other_accuracy", "wire_ratio", *PROVENANCE,
 )  # fmt: skip
 THREED = (
     "model", "tp", "pp", "dp", "compressed", "tp_codec", "dp_codec", "pp_codec", "dtype", "tokens", "val_loss",
@@ -48,6 +50,7 @@ def accuracy(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     first_quarter_pct and last_quarter_pct: mean absolute difference of the training loss to the same-seed baseline
     over the first and the last quarter of the steps. control_band_pct: how far uncompressed runs of the baseline's seed
     are from it that differ by rounding alone; noise_band_pct: how far uncompressed runs of other seeds are.
+    val_loss_uncompressed: of the same weights with messages as they are; delta_uncompressed_pct: that to the baseline.
     """
     runs = summaries(logs)
     final = [_final(r, runs) for r in runs]
@@ -93,6 +96,7 @@ def _final(run: Summary, runs: list[Summary]) -> Row:
         "part": "final", **_who(run), "tokens": run.tokens, "val_loss": run.val_loss, "delta_pct": delta_pct(run, base),
         "noise_band_pct": noise_band_pct(run, runs), "control_band_pct": control_band_pct(run, runs),
         "first_quarter_pct": first, "last_quarter_pct": last, "val_accuracy": run.val_accuracy,
+        "val_loss_uncompressed": run.val_loss_uncompressed, "delta_uncompressed_pct": uncompressed_pct(run, base),
         "other_corpus": PurePath(other.get("corpus", "")).name, "other_loss": number(other.get("loss")),
         "other_accuracy": number(other.get("accuracy")), "wire_ratio": run.wire_ratio(*AXES["tp"]), **run.provenance(),
     }  # fmt: skip

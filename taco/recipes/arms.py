@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from taco.config import ENDS, TENSOR_ROLES, GroupCodec, Parallel, Policy
@@ -71,24 +72,40 @@ ABLATION_POLICIES: dict[str, Policy] = _both(
     "taco-backward": policy(tp_backward="taco"),
 }  # fmt: skip
 
-WARM_SHARE = 10
-"""A warm-up lasts one of so many steps of a run."""
+LOOK_STEPS = 200
+"""Steps of the runs that the arms' warm-ups are written for."""
 
 
 def in_steps(chosen: Policy, steps: int) -> Policy:
-    """`chosen` in a run of `steps` steps: a warm-up, if it has one, takes its share of them, one step at least."""
-    return replace(chosen, warmup_steps=max(1, steps // WARM_SHARE)) if chosen.warmup_steps else chosen
+    """`chosen` in a run of `steps` steps: a warm-up, if it has one, takes the same share of them, one step at least."""
+    warm = chosen.warmup_steps * steps // LOOK_STEPS
+    return replace(chosen, warmup_steps=max(1, warm)) if chosen.warmup_steps else chosen
 
 
-# Four bits but for some blocks (of a model of 12), or but for the first steps (of the 200 of a look; see `in_steps`).
-# int4-guarded: the blocks whose messages move the gradient of gpt-125m most, after a look without compression.
+# where int4 messages move the gradient of gpt-125m most, after a look without compression
+_SENSITIVE = {"tp_forward": (ENDS, 0, 1), "tp_backward": (ENDS, 0)}
+
+
+def _at_first(codec: str, steps: int, then: Policy) -> Policy:
+    """`codec` for so many of a look's steps, which may be most of them, `then` after it."""
+    return replace(then, warmup_steps=steps, warmup=preset(codec))
+
+
+# Few bits but for some blocks (of a model of 12), or for some of the steps (`in_steps`).
 EXCEPTIONS: dict[str, Policy] = {
     "int4-ends": with_layers(policy(tp="int4"), dict.fromkeys(TENSOR_ROLES, (ENDS,)), "int8"),
-    "int4-guarded": with_layers(policy(tp="int4"), {"tp_forward": (ENDS, 0, 1), "tp_backward": (ENDS, 0)}, "int8"),
+    "int4-guarded": with_layers(policy(tp="int4"), _SENSITIVE, "int8"),
+    "int6-guarded": with_layers(policy(tp="int6"), _SENSITIVE, "int8"),
     "int4-first-last": with_layers(policy(tp="int4"), dict.fromkeys(TENSOR_ROLES, (0, 1, 10, 11)), "int8"),
-    "int6-int4-warm": replace(
-        policy(tp_forward="int6", tp_backward="int4"), warmup_steps=200 // WARM_SHARE, warmup=preset("int8")
-    ),
+    "int6-int4-warm": _at_first("int8", 20, policy(tp_forward="int6", tp_backward="int4")),
+    "int4-then-int8": _at_first("int4", 120, policy(tp="int8")),
+    "int6-then-int8": _at_first("int6", 180, policy(tp="int8")),
+}
+
+# Which direction costs what a codec in both costs.
+ONE_WAY: dict[str, Policy] = {
+    "int6-forward": policy(tp_forward="int6"),
+    "int6-backward": policy(tp_backward="int6"),
 }
 
 STOCHASTIC = ("taco-stochastic", "int8-stochastic", "int6-stochastic", "int4-stochastic")
@@ -108,15 +125,20 @@ ARMS: dict[str, Policy] = (
     | {name: policy(tp_forward=forward, tp_backward=backward) for name, (forward, backward) in SPLITS.items()}
     | {"int8-int4-stochastic": policy(tp_forward="int8", tp_backward=VARIANTS["int4-stochastic"])}
     | EXCEPTIONS
+    | ONE_WAY
 )
 
 
-def controls(ways: int, grids: tuple[int, ...]) -> dict[str, Parallel]:
+ORDERS = ("reversed", "stepwise")
+"""How the sums of a control are rounded otherwise, see `Parallel.virtual_sum`."""
+
+
+def controls(ways: int, grids: Iterable[int], orders: Iterable[str] = ORDERS) -> dict[str, Parallel]:
     """Grids that compress nothing and differ from `ways` virtual ranks by rounding alone, by the name of their runs.
 
     At the same seed they start from the same weights and see the same data as the baseline, so that how far their
     losses are apart is chance. grids: other numbers of ranks, 1 for none.
     """
     return {f"vtp{n}-none": Parallel(virtual_tp=n) for n in grids} | {
-        f"vtp{ways}-none-{order}": Parallel(virtual_tp=ways, virtual_sum=order) for order in ("reversed", "stepwise")
+        f"vtp{ways}-none-{order}": Parallel(virtual_tp=ways, virtual_sum=order) for order in orders
     }

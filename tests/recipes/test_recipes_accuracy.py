@@ -51,10 +51,34 @@ def test_arms_with_exceptions_are_their_base_but_for_those():
         assert runs[f"gpt-125m-vtp4-int4-first-last{suffix}-s1"].policy == ends
 
 
-def test_a_warm_up_lasts_a_tenth_of_a_run_and_no_other_policy_gets_one():
+def test_a_warm_up_lasts_its_share_of_a_run_and_no_other_policy_gets_one():
     assert in_steps(ARMS["int6-int4-warm"], 6104).warmup_steps == 610
     assert in_steps(ARMS["int6-int4-warm"], 5).warmup_steps == 1
-    assert all(in_steps(chosen, 50) == chosen for name, chosen in ARMS.items() if name != "int6-int4-warm")
+    assert in_steps(ARMS["int4-then-int8"], 2000).warmup_steps == 1200
+    assert in_steps(ARMS["int6-then-int8"], 6104).warmup_steps == 5493
+    steady = [chosen for chosen in ARMS.values() if chosen.warmup_steps == 0]
+    assert len(steady) == len(ARMS) - 3
+    assert all(in_steps(chosen, 50) == chosen for chosen in steady)
+
+
+def test_arms_that_start_with_fewer_bits_end_with_the_codec_they_are_named_after():
+    for name in ("int4-then-int8", "int6-then-int8"):
+        first, last = name.split("-then-")
+        for role in ("tp_forward", "tp_backward"):
+            assert ARMS[name].codec(role, warming=True) == preset(first)
+            assert ARMS[name].codec(role) == preset(last)
+
+
+def test_guarded_arms_spend_bits_on_the_same_messages():
+    for bits in (4, 6):
+        guarded = ARMS[f"int{bits}-guarded"]
+        assert replace(guarded, overrides=()) == ARMS[f"int{bits}"]
+        assert guarded.overrides == ARMS["int4-guarded"].overrides
+
+
+def test_one_way_arms_leave_the_other_direction_alone():
+    assert (ARMS["int6-forward"].tp_forward, ARMS["int6-forward"].tp_backward) == (preset("int6"), NONE)
+    assert (ARMS["int6-backward"].tp_forward, ARMS["int6-backward"].tp_backward) == (NONE, preset("int6"))
 
 
 def test_every_pair_of_directions_that_decides_the_bits_is_there():

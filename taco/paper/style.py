@@ -85,6 +85,19 @@ def colour(codec: str) -> str:
     return FAMILY.get(codec.split(" ")[0].split("-")[0], OTHERS)
 
 
+NOTATION = "A / B: forward and backward; numbers: blocks, ends: embedding and head."
+"""What `brief` leaves out of a policy's words, for a figure's notes."""
+
+
+def brief(codec: str, width: int = 26) -> str:
+    """The words of a table for a policy, shortened (`NOTATION`) and wrapped for a figure."""
+    base, _, others = codec.removesuffix(")").partition(" (")
+    base = base.removesuffix(" backward").replace(" forward, ", " / ") if " forward, " in base else base
+    for long, short in (("the ends", "ends"), ("blocks ", ""), ("block ", "")):
+        others = others.replace(long, short)
+    return "\n".join(textwrap.wrap(f"{base} + {others}" if others else base, width))
+
+
 def families(ax: Axes) -> None:
     """Empty lines on `ax` that tell a legend which colour is which family."""
     for label, value in (("the paper's codec", PAPER), ("ours", OURS), ("others", OTHERS)):
@@ -153,25 +166,28 @@ _SIDES = [
 def name_points(ax: Axes, points: Sequence[tuple[float, float, str, str]], size: float = 4.5) -> None:
     """Write each (x, y, name, colour) near its point, where it covers the least of other names and points.
 
-    The axes have their final size and limits. A name's size is estimated: half of `size` (points) a letter.
+    The axes have their final size and limits. A name's size is estimated: half of `size` (points) a letter. Names may
+    have several lines.
     """
     inch = 72 / ax.get_figure().dpi
     places = [tuple(inch * v for v in ax.transData.transform((x, y))) for x, y, _, _ in points]
     left, bottom, right, top = (inch * v for v in ax.get_window_extent().extents)
     taken = [(x - 2, y - 2, x + 2, y + 2) for x, y in places]
     for (x, y, name, tint), (at_x, at_y) in sorted(zip(points, places, strict=True), key=lambda p: (-p[1][1], p[1][0])):
-        wide, boxes = 0.5 * size * len(name), []
+        lines, boxes = name.split("\n"), []
+        wide, high = 0.5 * size * max(map(len, lines)), 1.2 * size * len(lines) - 0.2 * size
         for dx, dy, ha in _SIDES:
             start = at_x + dx - wide * {"left": 0, "center": 0.5, "right": 1}[ha]
-            box = (start, at_y + dy, start + wide, at_y + dy + size)
+            box = (start, at_y + dy, start + wide, at_y + dy + high)
             outside = max(0, left - box[0]) + max(0, box[2] - right) + max(0, bottom - box[1]) + max(0, box[3] - top)
             boxes.append((sum(_shared(box, other) for other in taken) + 10 * size * outside, box, (dx, dy, ha)))
         _, box, (dx, dy, ha) = min(boxes, key=lambda b: b[0])  # the first of equal ones: the nearest
         taken.append(box)
         far = {"arrowstyle": "-", "color": tint, "linewidth": 0.3, "shrinkA": 0, "shrinkB": 1} if abs(dy) > 8 else None
         ax.annotate(
-            name, (x, y), (dx, dy), textcoords="offset points", color=tint, fontsize=size, ha=ha, arrowprops=far
-        )
+            name, (x, y), (dx, dy), textcoords="offset points", color=tint, fontsize=size, ha=ha, va="bottom",
+            linespacing=1.0, arrowprops=far,
+        )  # fmt: skip
 
 
 def _shared(a: tuple[float, ...], b: tuple[float, ...]) -> float:
@@ -185,8 +201,9 @@ def empty(ax: Axes, text: str) -> None:
     ax.text(0.5, 0.5, text, ha="center", va="center", color=FAINT, transform=ax.transAxes)
 
 
-def notes(fig: Figure, rows: Iterable[Cells], *, speed: bool = False) -> None:
-    """The line under a figure: where the numbers come from, which logs this source lacks, what CPU times mean."""
+def notes(fig: Figure, rows: Iterable[Cells], *, speed: bool = False, more: str = "") -> None:
+    """The line under a figure: where the numbers come from, which logs this source lacks, what CPU times mean, and
+    `more`."""
     rows = list(rows)
     measured = [r for r in rows if r["status"] == "measured"]
     lines = []
@@ -200,8 +217,10 @@ def notes(fig: Figure, rows: Iterable[Cells], *, speed: bool = False) -> None:
         lines.append("Absolute speeds of CPU processes mean nothing for GPUs: read the ratios and the bytes.")
     absent = sorted({r["log"] for r in rows if r["status"] == "missing"})
     if absent:
-        more = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
-        lines.append("Not measured in this source: " + ", ".join(absent[:4]) + more + ".")
+        others = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
+        lines.append("Not measured in this source: " + ", ".join(absent[:4]) + others + ".")
+    if more:
+        lines.append(more)
     if lines:
         text = "\n".join(textwrap.wrap(" ".join(lines), width=150))
         fig.supxlabel(text, x=0.01, ha="left", fontsize=6, color="#555555")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_paper_claims import judge, loss, seeds
 
-from taco.paper.claims.verdict import FAILS, HOLDS
+from taco.paper.claims.verdict import FAILS, HOLDS, UNTESTABLE
 from taco.recipes.accuracy import STRESS
 
 
@@ -21,6 +21,21 @@ def test_runs_made_hard_on_purpose_judge_no_claim(tmp_path: Path):
         == HOLDS
     )
     assert judge("near-lossless", tmp_path, [*rows, hard | {"log": "another"}]).verdict == FAILS
+
+
+def test_the_longest_runs_judge_the_loss(tmp_path: Path):
+    short = seeds(loss("taco", 0.1, 0.2))
+    longer = [row | {"planned_tokens": 9000} for row in seeds(loss("taco", 0.9, 0.3))]
+    assert judge("near-lossless", tmp_path, short).verdict == HOLDS
+    found = judge("near-lossless", tmp_path, [*short, *longer])
+    assert (found.verdict, found.value) == (FAILS, pytest.approx(0.9))
+    assert len(found.rows) == 3
+    one = judge("near-lossless", tmp_path, [*short, longer[0]])
+    assert (one.verdict, one.value) == (UNTESTABLE, pytest.approx(0.9))
+    assert "over 1 pair of runs of 0.0 M tokens" in one.reason
+    other = [row | {"planned_tokens": 9000, "model": "other"} for row in seeds(loss("taco", -3.0, 0.3))]
+    assert judge("near-lossless", tmp_path, [*longer, *other]).value == pytest.approx(0.9)
+    assert judge("near-lossless", tmp_path, [loss("taco", 0.1) | {"seed": s} for s in (1, 2)]).verdict == UNTESTABLE
 
 
 def test_each_captured_step_counts_and_hard_runs_do_not(tmp_path: Path):

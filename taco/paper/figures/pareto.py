@@ -54,7 +54,7 @@ def pareto(rows: list[Cells]) -> Figure:
     trades[0][0].plot([], [], "s", color=BAND, label="chance")
     handles, labels = trades[0][0].get_legend_handles_labels()
     body.legend(handles, labels, loc="outside upper right", ncols=4, handletextpad=0.1, columnspacing=1.2, fontsize=6)
-    style.notes(body, rows)
+    style.notes(body, rows, more=style.NOTATION if any(" " in r["codec"] for r in points) else "")
     fig.draw_without_rendering()  # axes have their final size
     for ax, named in trades:
         style.name_points(ax, named)
@@ -78,7 +78,7 @@ def _trade(ax: Axes, rows: list[Cells], column: str, label: str, title: str) -> 
         x, y, tint = number(r[column]), number(r["delta_pct"]), style.colour(r["codec"])
         ax.plot([x, x], [number(r["delta_low_pct"]), number(r["delta_high_pct"])], color=tint, linewidth=0.6)
         ax.plot(x, y, "o", color=tint, markersize=3.5, alpha=0.85)
-        named.append((x, y, r["codec"], tint))
+        named.append((x, y, style.brief(r["codec"]), tint))
     style.percents(ax, "y")
     ax.set(xlabel=label, ylabel="Δ validation loss, %")
     ax.set_title(title, fontsize=6.5)
@@ -100,11 +100,11 @@ def _errors(ax: Axes, rows: list[Cells], title: str) -> list[tuple[float, float,
         xs, ys, tint = [number(r["layer"]) for r in line], [number(r["error"]) for r in line], style.colour(codec)
         ax.plot(xs, [y or math.nan for y in ys], ".-", color=tint, linewidth=0.7, markersize=2.5, alpha=0.8)
         if ys[-1] > 0:
-            named.append((xs[-1], ys[-1], codec, tint))
+            named.append((xs[-1], ys[-1], style.brief(codec), tint))
     ends = any(number(r["layer"]) < 0 for r in rows)
     ax.set(yscale="log", xlabel="block (-1: embedding and head)" if ends else "block", ylabel="relative error")
     ax.set_title(title, fontsize=6.5)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.margins(x=0.2)
+    ax.margins(x=0.08)
     style.grid(ax, "y")
     return named

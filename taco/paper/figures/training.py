@@ -30,7 +30,7 @@ def places_of(rows: list[Cells]) -> list[tuple[str, ...]]:
 def budget_words(place: tuple[str, ...], between: str = ", ") -> str:
     """How a figure calls one of `places_of`."""
     model, ways, corpus, tokens = place
-    return f"{model}, TP {ways}{between}{number(tokens) / 1e6:.2g} M tokens, {corpus}"
+    return f"{model}, TP {ways}{between}{number(tokens) / 1e6:.3g} M tokens{between}{corpus}"
 
 
 def accuracy(rows: list[Cells]) -> Figure:
@@ -43,13 +43,16 @@ def accuracy(rows: list[Cells]) -> Figure:
     codecs = _unique(r["codec"] for r in final if r["codec"] != "none" and places_of([r])[0] in places)
     if not places:
         return nothing(rows)
-    fig = style.figure(2.9 + 0.17 * len(codecs))
-    ratios = (0.5 + 0.17 * len(codecs), 1.4)
+    names = [style.brief(codec) for codec in codecs]
+    height = max(0.17, 0.07 * max((name.count("\n") + 1 for name in names), default=1)) * len(codecs)
+    fig = style.figure(3.0 + height)
+    ratios = (0.5 + height, 1.4)
     body = fig.subfigures()  # the legend stands outside of it, below the title
     axes = body.subplots(2, len(places), sharey="row", squeeze=False, height_ratios=ratios)
     published = {r["codec"]: number(r["delta_pct"]) for r in rows if r["kind"] == "paper"}
     for top, bottom, place in zip(axes[0], axes[1], places, strict=True):
         _deltas(top, [r for r in final if places_of([r])[0] == place], codecs, published)
+        top.set_yticks(range(len(codecs)), names, linespacing=0.9, fontsize=6)
         top.set_title(budget_words(place, "\n"), fontsize=7)
         _curves(bottom, [r for r in curves if places_of([r])[0] == place])
     for tick, codec in zip(axes[0][0].get_yticklabels(), codecs, strict=True):
@@ -63,7 +66,7 @@ def accuracy(rows: list[Cells]) -> Figure:
         [], [], "D", color=style.PAPER, markerfacecolor="white", markersize=3.5, label="published, another model"
     )
     body.legend(loc="outside upper right", ncols=6, handletextpad=0.1, columnspacing=1.2, fontsize=6.5)
-    style.notes(body, rows)
+    style.notes(body, rows, more=style.NOTATION if any(" " in codec for codec in codecs) else "")
     return fig
 
 
@@ -96,8 +99,7 @@ def _deltas(ax: Axes, rows: list[Cells], codecs: list[str], published: dict[str,
             ax.plot(delta, codecs.index(codec), "D", color=style.PAPER, markerfacecolor="white", markersize=3.5)
     style.percents(ax, "x")
     ax.set_xlim(-max(1.0, 2 * max(bands, default=0)), max(20.0, *(2 * number(r["delta_pct"]) for r in rows)))
-    ax.set_yticks(range(len(codecs)), codecs)
-    ax.set_xlabel("Δ validation loss, %")
+    ax.set_xlabel("Δ validation loss, %", fontsize=6.5)
     style.grid(ax, "x")
 
 

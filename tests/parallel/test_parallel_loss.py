@@ -120,7 +120,7 @@ def test_compiled_is_close_to_torch() -> None:
     whole = logits.bfloat16().requires_grad_()
     shards = [shard.detach().clone().requires_grad_() for shard in whole.chunk(4, -1)]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", message="torch.compile failed")
         loss = virtual_cross_entropy(tuple(shards), targets)
         loss.backward()
     expected = F.cross_entropy(whole.float(), targets)

@@ -4,7 +4,8 @@
     tp_backward   ..., 1, 0         the same of the loss's gradient with respect to them
 
 An error that a block adds travels on, so that the last block's forward error and the first block's backward error are
-those of a whole pass.
+those of a whole pass. Records with the codec `ROUNDING` are of a pass without codecs whose sums are rounded to the
+messages' dtype after each addition: what the dtype alone does, below which no codec can come.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from torch import Tensor
 from taco.config import TENSOR_ROLES, Policy
 from taco.parallel import Parallelism, uncompressed
 from taco.parallel.uncompressed import untraced
+from taco.parallel.virtual import VirtualComm
 
 SEQUENCES = 4
+ROUNDING = "rounding"
 
 
 def _states(par: Parallelism, tokens: Tensor, targets: Tensor) -> dict[tuple[str, int], Tensor]:
@@ -42,19 +45,26 @@ def _states(par: Parallelism, tokens: Tensor, targets: Tensor) -> dict[tuple[str
 
 
 def depth_records(par: Parallelism, policy: Policy, tokens: Tensor, targets: Tensor) -> list[dict]:
-    """One {role, layer, error} a block and compressed direction, over the first `SEQUENCES` sequences.
+    """One {role, layer, error} a block and direction, over the first `SEQUENCES` sequences, and one {.., codec} each of
+    `ROUNDING`.
 
     Empty for real ranks, which hold parts of a model, and where nothing is compressed. Gradients are gone afterwards.
     """
-    if par.parallel.world_size > 1 or par.parallel.virtual_tp == 1 or not policy.compresses(*TENSOR_ROLES):
+    p = par.parallel
+    if p.world_size > 1 or p.virtual_tp == 1 or not policy.compresses(*TENSOR_ROLES):
         return []
+    [model] = par.modules
+    rounded = VirtualComm.build(p.virtual_tp, Policy(), plain_sum="once" if p.virtual_sum == "stepwise" else "stepwise")
     batch = tokens[:SEQUENCES], targets[:SEQUENCES]
     with untraced(par.communicators.values()):
         coded = _states(par, *batch)
     with uncompressed(par):
         exact = _states(par, *batch)
+    with model.virtual_comm.instead(rounded):
+        chance = _states(par, *batch)
     # a gradient that comes from erroneous states is in error, too, also where backward messages are not compressed
     return [
-        {"role": role, "layer": layer, "error": ((coded[role, layer] - true).norm() / true.norm()).item()}
+        {"role": role, "layer": layer, **codec, "error": ((found[role, layer] - true).norm() / true.norm()).item()}
+        for codec, found in (({}, coded), ({"codec": ROUNDING}, chance))
         for (role, layer), true in sorted(exact.items())
     ]

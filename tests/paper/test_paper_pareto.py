@@ -128,6 +128,7 @@ def test_what_stands_beside_the_loss(tmp_path: Path):
                 ("generate", {"step": 8, "tokens": tokens, **prompt}),
                 *(("sqnr", {"step": s, "role": "tp_forward", "sqnr_db": s * 10.0}) for s in (1, 4, 4)),
                 *(("depth", {"role": "tp_forward", "layer": i, "error": 0.1 * (i + 1)}) for i in (0, 1)),
+                ("depth", {"role": "tp_forward", "layer": 0, "codec": "rounding", "error": 0.05}),
             ],
         )
     names = ("none-1", "int8-1")
@@ -144,9 +145,10 @@ def test_what_stands_beside_the_loss(tmp_path: Path):
     assert final["int8-1"]["delta_uncompressed_pct"] == pytest.approx(1.0)
     assert math.isnan(final["none-1"]["delta_uncompressed_pct"])
     _, rows = pareto.pareto(found)
-    assert [(r["layer"], r["error"]) for r in rows if r["part"] == "depth"] == [
-        (0, pytest.approx(0.1)),
-        (1, pytest.approx(0.2)),
+    assert [(r["codec"], r["layer"], r["error"]) for r in rows if r["part"] == "depth"] == [
+        ("int8", 0, pytest.approx(0.1)),
+        ("int8", 1, pytest.approx(0.2)),
+        ("rounding", 0, pytest.approx(0.05)),
     ]
 
 

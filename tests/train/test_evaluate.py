@@ -15,7 +15,7 @@ from taco.parallel import setup
 from taco.recipes import policy
 from taco.train import checkpoint
 from taco.train.data import DataError, TokenDataset, prepare
-from taco.train.depth import depth_records
+from taco.train.depth import ROUNDING, depth_records
 from taco.train.evaluate import greedy, held_out
 from taco.train.launch import World
 
@@ -110,18 +110,34 @@ def test_errors_grow_from_the_codec_alone(codec):
     par = parallelism(chosen=policy(tp=codec))
     data = torch.randint(MODEL.vocab, (6, 17), generator=torch.Generator().manual_seed(1))
     records = depth_records(par, policy(tp=codec), data[:, :-1], data[:, 1:])
-    assert [(r["role"], r["layer"]) for r in records] == [(d, i) for d in ("tp_backward", "tp_forward") for i in (0, 1)]
+    places = [(d, i) for d in ("tp_backward", "tp_forward") for i in (0, 1)]
+    own, rounding = ([r for r in records if ("codec" in r) == named] for named in (False, True))
+    assert [(r["role"], r["layer"]) for r in own] == [(r["role"], r["layer"]) for r in rounding] == places
     low, high = {"int8": (1e-4, 0.05), "int4": (0.02, 0.5)}[codec]
-    assert all(low < r["error"] < high for r in records)
+    assert all(low < r["error"] < high for r in own)
+    assert {r["codec"] for r in rounding} == {ROUNDING}
+    assert all(r["error"] < 1e-5 for r in rounding)
     again = depth_records(par, policy(tp=codec), data[:, :-1], data[:, 1:])
     assert again == records
+
+
+def test_rounding_is_that_of_the_messages_dtype():
+    """Sums of four bfloat16 parts that are rounded after each addition, beside sums rounded once."""
+
+    def make(**stage):
+        return build(MODEL, 1, **stage)
+
+    par = setup(MODEL, make, Parallel(virtual_tp=4), policy(tp="int4"), dtype=torch.bfloat16)
+    data = torch.randint(MODEL.vocab, (4, 17), generator=torch.Generator().manual_seed(1))
+    records = depth_records(par, policy(tp="int4"), data[:, :-1], data[:, 1:])
+    assert all(1e-4 < r["error"] < 0.05 for r in records if r.get("codec") == ROUNDING)
 
 
 def test_the_direction_that_is_not_compressed_has_its_own_error_only():
     par = parallelism(chosen=policy(tp_backward="int4"))
     data = torch.randint(MODEL.vocab, (4, 17), generator=torch.Generator().manual_seed(1))
     records = depth_records(par, policy(tp_backward="int4"), data[:, :-1], data[:, 1:])
-    errors = {(r["role"], r["layer"]): r["error"] for r in records}
+    errors = {(r["role"], r["layer"]): r["error"] for r in records if "codec" not in r}
     assert errors["tp_forward", 0] == errors["tp_forward", 1] == 0.0
     assert errors["tp_backward", 0] > 0.0
 

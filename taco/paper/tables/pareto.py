@@ -45,7 +45,8 @@ def pareto(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     the controls' and the seeds' band, as in the claims. same_continuation: share of the tokens that continue the
     held-out prompts up to the first that differs from the uncompressed run's.
     Part `depth`: error of the states behind each block and of their gradients, to those of the same weights
-    uncompressed, as root of the mean square over the policy's runs. Part `sensitivity`: error of the gradient with the
+    uncompressed, as root of the mean square over the policy's runs; the codec `rounding` is none, with sums rounded
+    after each addition, over all runs. Part `sensitivity`: error of the gradient with the
     named codec in one block (-1: embedding and head) and direction alone, over the runs that were probed. Uncompressed
     runs without codec have no other rows of their own; runs without a log keep theirs.
     """
@@ -55,12 +56,13 @@ def pareto(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
         if run.log and run.compressed:
             groups.setdefault((run.key(seed=False), run.tp_codec), []).append(run)
     rows = [_policy(group, runs) for group in groups.values()]
-    depths = [row for group in groups.values() for row in _errors(group, "depth")]
-    probed: dict[str, list[Summary]] = {}
+    alike: dict[str, list[Summary]] = {}
     for run in runs:
-        if run.log and run.log.of("sensitivity"):
-            probed.setdefault(run.key(seed=False), []).append(run)
-    probes = [row for group in probed.values() for row in _errors(group, "sensitivity")]
+        if run.log:
+            alike.setdefault(run.key(seed=False), []).append(run)
+    depths = [row for group in groups.values() for row in _errors(group, "depth", own=True)]
+    depths += [row for group in alike.values() for row in _errors(group, "depth", own=False)]
+    probes = [row for group in alike.values() for row in _errors(group, "sensitivity", own=False)]
     absent = [{"part": "policy", **_who(r), **missing(r.name, r.seed)} for r in runs if not r.log]
     return PARETO, [row for part in (rows + absent, depths, probes) for row in sorted(part, key=_order)]
 
@@ -143,11 +145,14 @@ def _same(run: Summary, base: Summary) -> Iterable[float]:
             yield first / len(pairs)
 
 
-def _errors(group: list[Summary], kind: str) -> list[Row]:
-    """A row a place and codec of the group's records of this kind; without a codec of their own, that of the group."""
+def _errors(group: list[Summary], kind: str, *, own: bool) -> list[Row]:
+    """A row a place and codec of the group's records of this kind. own: those of the group's policy, else those that
+    name a codec."""
     places: dict[tuple[str, str, int], list[float]] = {}
     for run in group:
         for record in run.log.of(kind):
+            if own == ("codec" in record):
+                continue
             place = record.get("codec", run.tp_codec), record["role"], record["layer"]
             places.setdefault(place, []).append(number(record["error"]))
     return [

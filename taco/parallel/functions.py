@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 
 from taco.comm import Communicator, Crossover, Meter
@@ -93,6 +94,7 @@ class _Copy(Function):
         return x.view_as(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple:
         return ctx.comm.sender("tp_backward", ctx.name).all_reduce(grad, name=ctx.name), None, None
 
@@ -103,6 +105,7 @@ class _Reduce(Function):
         return comm.sender("tp_forward", name).all_reduce(x, name=name)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple:
         return grad, None, None
 
@@ -114,6 +117,7 @@ class _Gather(Function):
         return comm.sender("tp_forward", name).all_gather(x, SEQUENCE_DIM, name=name)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple:
         return ctx.comm.sender("tp_backward", ctx.name).reduce_scatter(grad, SEQUENCE_DIM, name=ctx.name), None, None
 
@@ -125,6 +129,7 @@ class _Scatter(Function):
         return comm.sender("tp_forward", name).reduce_scatter(x, SEQUENCE_DIM, name=name)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple:
         return ctx.comm.sender("tp_backward", ctx.name).all_gather(grad, SEQUENCE_DIM, name=ctx.name), None, None
 
@@ -136,6 +141,7 @@ class _OwnShare(Function):
         return tuple(x.view_as(x) for x in tensors)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         total = ctx.comm.exact.all_reduce(torch.cat([grad.reshape(-1) for grad in grads]))
         parts = total.split([grad.numel() for grad in grads])
@@ -149,6 +155,7 @@ class _Collect(Function):
         return comm.exact.all_gather(x, x.ndim - 1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple:
         # every rank computes the same loss from the whole tensor, so its gradient is already complete
         return grad.chunk(ctx.comm.world_size, dim=-1)[ctx.comm.rank].contiguous(), None

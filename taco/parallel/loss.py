@@ -3,7 +3,8 @@
     symbol          shape                    meaning
     logits          [..., vocab / R]         rank r holds the ids [r * vocab / R, (r + 1) * vocab / R)
     stats           [R, 2, tokens] fp32      per rank: log sum exp(logit), logit of the target (0 elsewhere)
-    loss            []                       mean over the tokens whose target is not `ignore_index`
+    loss            []                       mean over the tokens whose target is not `ignore_index`; NaN, as are its
+                                             gradients, where another target is no id
 
     forward   total = log sum_r exp(stats[r, 0]);  loss = total - sum_r stats[r, 1]
     backward  exp(logit - total) - [id == target], over the number of tokens
@@ -15,7 +16,6 @@ directions to one kernel each, where it has a compiler (TORCH_COMPILE_DISABLE=1:
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from taco.parallel.functions import TensorComm
 
@@ -67,12 +68,15 @@ class _VocabParallel(Function):
         for logit in stats[:, 1].unbind():
             target = target + logit
         valid = targets != ignore
-        count = valid.sum().clamp(min=1)
+        vocab = width * (len(shards) if comm is None else comm.world_size)
+        strange = (valid & ((targets < 0) | (targets >= vocab))).any()
+        count = torch.where(strange, math.nan, valid.sum().clamp(min=1).float())
         ctx.save_for_backward(targets, valid, count, total, *shards)
         ctx.first = first
         return torch.where(valid, total - target, 0.0).sum() / count
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple:
         targets, valid, count, total, *shards = ctx.saved_tensors
         # ignored tokens have no share, no target and no scale, whatever they hold
@@ -87,43 +91,74 @@ class _VocabParallel(Function):
 
 
 class _Compiled:
-    """`function`, compiled by torch for tensors on a GPU, if that works there."""
+    """`function`, compiled by torch where it works on a GPU; `eager` elsewhere: the same values in more passes.
 
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        functools.update_wrapper(self, function)
-        self._function = function
+    One kernel serves any number of tokens, so that its bits depend on nothing else.
+    """
+
+    fails = False  # of all: no Triton, no C compiler, no headers of Python
+
+    def __init__(self, function: Callable[..., Tensor], eager: Callable[..., Tensor]) -> None:
+        self.function, self.eager = function, eager
         self._compiled: Callable[..., Tensor] | None = None
-        self._fails = False
 
     def __call__(self, row: Tensor, *more: Tensor) -> Tensor:
-        if row.is_cuda and not self._fails and not torch.compiler.is_compiling():
-            try:
-                # not before: the compiler takes a second to import
-                self._compiled = self._compiled or torch.compile(self._function, dynamic=False)
-                return self._compiled(row, *more)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:  # no Triton, no C compiler, no headers of Python
-                self._fails = True
-                reason = str(error).strip().split("\n")[0]
-                warnings.warn(f"torch.compile failed, so the loss takes several times longer: {reason}", stacklevel=2)
-        return self._function(row, *more)
+        if not row.is_cuda or _Compiled.fails or torch.compiler.is_compiling():
+            return self.eager(row, *more)
+        try:
+            return self._on_gpu(row, *more)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            found = self.eager(row, *more)  # raises for what no kernel could compute
+            _Compiled.fails = True
+            reason = str(error).strip().split("\n")[0]
+            warnings.warn(f"torch.compile failed, so the loss takes several times longer: {reason}", stacklevel=2)
+            return found
+
+    def _on_gpu(self, row: Tensor, *more: Tensor) -> Tensor:
+        if self._compiled is None:  # not before: the compiler takes a second to import
+            # never the faster of two kernels: they add in different orders
+            options = {"deterministic": True} if "deterministic" in torch._inductor.list_options() else {}
+            self._compiled = torch.compile(self.function, options=options)
+        for x in (row, *more):
+            torch._dynamo.maybe_mark_dynamic(x, 0)
+        return self._compiled(row, *more)
 
 
-@_Compiled
-def _stats(row: Tensor, ids: Tensor) -> Tensor:
-    """[2, tokens] of one shard [tokens, width], see the module's table; ids as of `_local_ids`."""
+def _stats_in_one(row: Tensor, ids: Tensor) -> Tensor:
     logits = row.float()
-    high = logits.amax(-1)
-    total = high + torch.log(torch.exp(logits - high[:, None]).sum(-1))
+    high = logits.amax(-1, keepdim=True)
+    total = high + torch.log(torch.exp(logits - high).sum(-1, keepdim=True))
+    return _masked(row, ids, high[:, 0], total[:, 0])
+
+
+def _stats_in_steps(row: Tensor, ids: Tensor) -> Tensor:
+    high, where = row.max(-1)
+    # one fused kernel; what it took from the largest logit is the sum
+    shares = F.log_softmax(row, -1, dtype=torch.float32)
+    return _masked(row, ids, high.float(), high.float() - shares.gather(1, where[:, None])[:, 0])
+
+
+def _masked(row: Tensor, ids: Tensor, high: Tensor, total: Tensor) -> Tensor:
     total = total.where(high != -math.inf, -math.inf)  # all masked: no share
-    return torch.stack([total, logits.gather(1, ids.clamp(min=0)[:, None])[:, 0].where(ids >= 0, 0.0)])
+    return torch.stack([total, row.gather(1, ids.clamp(min=0)[:, None])[:, 0].float().where(ids >= 0, 0.0)])
 
 
-@_Compiled
-def _shares(row: Tensor, ids: Tensor, total: Tensor, scale: Tensor) -> Tensor:
-    """The gradient of one shard [tokens, width], in its dtype."""
+def _shares_in_one(row: Tensor, ids: Tensor, total: Tensor, scale: Tensor) -> Tensor:
     total, scale, ids = total[:, None], scale[:, None], ids[:, None]
     share = torch.exp(row.float() - total).where(total != math.inf, 0.0)
     hot = ids == torch.arange(row.shape[1], device=row.device)
     return ((share - hot.float()) * scale).to(row.dtype)
+
+
+def _shares_in_steps(row: Tensor, ids: Tensor, total: Tensor, scale: Tensor) -> Tensor:
+    share = torch.sub(row, total[:, None]).exp_().masked_fill_((total == math.inf)[:, None], 0.0)
+    share.scatter_add_(1, ids.clamp(min=0)[:, None], -(ids >= 0).to(share.dtype)[:, None])
+    return torch.mul(share, scale[:, None], out=torch.empty_like(row))
+
+
+# [2, tokens] of one shard [tokens, width], see the module's table; ids as of `_local_ids`
+_stats = _Compiled(_stats_in_one, _stats_in_steps)
+# the gradient of one shard, in its dtype
+_shares = _Compiled(_shares_in_one, _shares_in_steps)

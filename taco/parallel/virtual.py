@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from taco.comm import Crossover, Meter, VirtualCommunicator
 from taco.config import Codec, Policy, require
@@ -92,6 +93,7 @@ class _Copies(Function):
         return tuple(x.view_as(x) for _ in range(comm.world_size))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         return ctx.comm.sender("tp_backward", ctx.name).all_reduce(list(grads), name=ctx.name), None, None
 
@@ -102,6 +104,7 @@ class _Reduce(Function):
         return comm.sender("tp_forward", name).all_reduce(list(parts), name=name)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple:
         return None, None, *(grad for _ in ctx.needs_input_grad[2:])
 
@@ -115,6 +118,7 @@ class _Split(Function):
         return tuple(shard.clone(memory_format=torch.contiguous_format) for shard in parameter.chunk(ways, dim))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         return torch.cat(grads, ctx.dim), None, None
 

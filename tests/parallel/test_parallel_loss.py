@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from taco.parallel.loss import IGNORE, _Compiled, cross_entropy, virtual_cross_entropy
+from taco.parallel.loss import IGNORE, _Compiled, _shares, _stats, cross_entropy, virtual_cross_entropy
 
 # fp32 sums over 48 classes in another order
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-7}
@@ -110,23 +110,77 @@ def test_the_loss_of_fp64_logits_is_fp32() -> None:
     assert virtual_cross_entropy(tuple(logits.chunk(2, -1)), targets).dtype == torch.float32
 
 
+@pytest.mark.parametrize("strange", [48, 1000, -1])
+def test_a_target_that_is_no_id_makes_the_loss_nan(strange: int) -> None:
+    logits, targets = case()
+    targets[1, 1] = strange
+    shards = [shard.clone().requires_grad_() for shard in logits.chunk(4, -1)]
+    loss = virtual_cross_entropy(tuple(shards), targets)
+    loss.backward()
+    assert loss.isnan()
+    assert all(shard.grad.isnan().all() for shard in shards)
+    assert virtual_cross_entropy(tuple(logits.chunk(4, -1)), targets, ignore_index=strange).isfinite()
+
+
+def test_a_second_derivative_is_refused() -> None:
+    logits, targets = case()
+    shards = tuple(shard.clone().requires_grad_() for shard in logits.chunk(2, -1))
+    scale = torch.ones((), requires_grad=True)
+    grads = torch.autograd.grad(scale * virtual_cross_entropy(shards, targets), shards, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        sum(grad.square().sum() for grad in grads).backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_compiled_is_what_runs_without_a_compiler(dtype: torch.dtype) -> None:
+    logits, targets = case(dtype)
+    logits[0, 0], logits[0, 1, 2], logits[0, 2, 3] = -math.inf, math.nan, math.inf
+    row, ids = logits.flatten(0, 1), targets.flatten() - 8
+    total, scale = 9 + torch.randn(15, generator=torch.Generator().manual_seed(1)), torch.full((15,), 0.5)
+    total[3] = math.inf
+    for both, more in ((_stats, ()), (_shares, (total, scale))):
+        expected = both.eager(row, ids.clamp(min=-1), *more)
+        torch.testing.assert_close(
+            both.function(row, ids.clamp(min=-1), *more), expected, rtol=1e-6, atol=1e-6, equal_nan=True
+        )
+
+
 @pytest.mark.gpu
-def test_compiled_is_close_to_torch() -> None:
-    """At the size of a vocabulary, in backward's own thread."""
-    generator = torch.Generator("cuda").manual_seed(0)
-    logits = 4 * torch.randn(512, 50304, device="cuda", generator=generator)
-    targets = torch.randint(50304, (512,), device="cuda", generator=generator)
-    targets[::7] = IGNORE
-    whole = logits.bfloat16().requires_grad_()
-    shards = [shard.detach().clone().requires_grad_() for shard in whole.chunk(4, -1)]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="torch.compile failed")
+@pytest.mark.parametrize("width", [12576, 25152])
+def test_compiled_is_close_to_torch(width: int) -> None:
+    """At the sizes of a vocabulary, in backward's own thread, in one kernel for any number of tokens."""
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    for tokens in (512, 300, 301, 302, 303, 304, 305, 306, 307, 308):
+        generator = torch.Generator("cuda").manual_seed(tokens)
+        logits = 4 * torch.randn(tokens, 2 * width, device="cuda", generator=generator)
+        targets = torch.randint(2 * width, (tokens,), device="cuda", generator=generator)
+        targets[::7] = IGNORE
+        whole = logits.bfloat16().requires_grad_()
+        shards = [shard.detach().clone().requires_grad_() for shard in whole.chunk(2, -1)]
+        before = counters["stats"]["unique_graphs"]
         loss = virtual_cross_entropy(tuple(shards), targets)
         loss.backward()
-    expected = F.cross_entropy(whole.float(), targets)
-    expected.backward()
-    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
-    torch.testing.assert_close(torch.cat([s.grad for s in shards], -1), whole.grad, rtol=2**-7, atol=1e-8)
+        assert counters["stats"]["unique_graphs"] - before == (2 if tokens == 512 else 0)
+        expected = F.cross_entropy(whole.float(), targets)
+        expected.backward()
+        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+        torch.testing.assert_close(torch.cat([s.grad for s in shards], -1), whole.grad, rtol=2**-7, atol=1e-8)
+    assert not _Compiled.fails
+
+
+@pytest.mark.gpu
+def test_a_bad_call_does_not_end_compilation() -> None:
+    logits, targets = (x.cuda() for x in case())
+    with pytest.raises(RuntimeError):
+        virtual_cross_entropy(tuple(logits.chunk(4, -1)), targets[:1])
+    assert not _Compiled.fails
+
+
+class OnGpu(torch.Tensor):
+    """Says that it is on a GPU."""
+
+    is_cuda = True
 
 
 def test_a_compiler_that_fails_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,16 +190,21 @@ def test_a_compiler_that_fails_is_said_once(monkeypatch: pytest.MonkeyPatch) -> 
         calls.append(args)
         raise RuntimeError("no C compiler\nand more")
 
+    def double(row: torch.Tensor) -> torch.Tensor:
+        if row.numel() == 2:
+            raise ValueError("a bad call")
+        return 2 * row
+
     monkeypatch.setattr(torch, "compile", lambda function, **_: broken)
-    double = _Compiled(lambda row: 2 * row)
-
-    class OnGpu(torch.Tensor):
-        is_cuda = True
-
+    monkeypatch.setattr(_Compiled, "fails", False)
+    both = [_Compiled(double, double) for _ in range(2)]
     row = torch.ones(3).as_subclass(OnGpu)
+    with pytest.raises(ValueError, match="a bad call"):
+        both[0](row[:2])
+    assert not _Compiled.fails
     with pytest.warns(UserWarning, match="longer: no C compiler$"):
-        assert (double(row) == 2).all()
+        assert (both[0](row) == 2).all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert (double(row) == 2).all()
-    assert len(calls) == 1
+        assert all((each(row) == 2).all() for each in both)
+    assert len(calls) == 2

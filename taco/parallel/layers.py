@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from taco.config import require
 from taco.parallel.functions import SEQUENCE_DIM, TensorComm, compute_dtype
 
 SEQUENCE = Shard(SEQUENCE_DIM)
@@ -121,15 +122,41 @@ class VocabSharded(LocalView):
 
     def forward(self, tokens: Tensor) -> Tensor:
         with self.local_parameters():
-            y = lookup(self.weight, tokens, self.comm.rank)
+            y = lookup(self.weight, tokens, self.comm.rank, self.padding_idx)
         return leave_block(self.comm, y, self.out_layout, self.comm_name)
 
 
-def lookup(weight: Tensor, tokens: Tensor, rank: int) -> Tensor:
-    """Rows of `tokens` that lie in shard `rank` [vocab / R, hidden]; zeros elsewhere."""
-    ids = tokens - rank * weight.shape[0]
-    outside = (ids < 0) | (ids >= weight.shape[0])
-    return F.embedding(ids.masked_fill(outside, 0), weight).masked_fill(outside[..., None], 0)
+def lookup(weight: Tensor, tokens: Tensor, rank: int, padding: int | None = None) -> Tensor:
+    """Rows of `tokens` that lie in shard `rank` [vocab / R, hidden]; zeros elsewhere; id `padding` gets no gradient."""
+    start, rows = rank * weight.shape[0], weight.shape[0]
+    ids = tokens - start
+    outside = (ids < 0) | (ids >= rows)
+    own = padding - start if padding is not None and start <= padding < start + rows else None
+    return F.embedding(ids.masked_fill(outside, 0), weight, own).masked_fill(outside[..., None], 0)
+
+
+def check_embedding(module: nn.Embedding) -> None:
+    """Raise ConfigError for what a look-up in shards does not do."""
+    require(
+        module.max_norm is None and not module.scale_grad_by_freq and not module.sparse,
+        f"an embedding with max_norm={module.max_norm}, scale_grad_by_freq={module.scale_grad_by_freq}, "
+        f"sparse={module.sparse}",
+        "none of them",
+        "a rank knows its own rows and counts alone",
+    )
+
+
+def check_shares(module: nn.Module, ranks: int, kind: str, **dims: int) -> None:
+    """Raise ConfigError unless each own parameter splits evenly along its dim of dims. kind: what ranks are called."""
+    for name, dim in dims.items():
+        parameter = module._parameters.get(name)
+        size = 0 if parameter is None else parameter.shape[dim]
+        require(
+            size % ranks == 0,
+            f"{name} of {type(module).__name__} with dim {dim} of {size} on {ranks} {kind}",
+            f"a multiple of {ranks}",
+            "each rank holds an equal share",
+        )
 
 
 class SequenceShard(LocalView):

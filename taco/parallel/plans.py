@@ -24,6 +24,7 @@ from taco.parallel.tensor import (
     ReplicateParallel,
     RowwiseParallel,
     SequenceParallel,
+    Styled,
 )
 
 # what modules are for -> their name patterns
@@ -140,15 +141,13 @@ def parallelize(
     check_heads(model, mesh.size())
     aliases = _aliases(model)
     given = plan is not None
-    for pattern, style in (plan if given else default_plan(
-        model, sequence_parallel=sequence_parallel, loss_parallel=loss_parallel
-    )).items():  # fmt: skip
-        found = matching(model, pattern)
-        require(bool(found) or not given, f"plan key {pattern!r}", "a module of the model", "no module has that name")
+    chosen = plan if given else default_plan(model, sequence_parallel=sequence_parallel, loss_parallel=loss_parallel)
+    styled = _checked(model, mesh, chosen, given=given)
+    for style, modules in styled:
         style.src_data_rank = src_data_rank
         if getattr(style, "comm", comm) is None:
             style.comm = comm
-        for _, module in found:
+        for module in modules:
             style._apply(module, mesh)
     _replicate_rest(model, mesh, comm, src_data_rank)
     _tie_again(aliases)
@@ -157,6 +156,21 @@ def parallelize(
             module.comm_name = name
     model.tensor_comm = comm
     return model
+
+
+def _checked(
+    model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle], *, given: bool
+) -> list[tuple[ParallelStyle, list[nn.Module]]]:
+    """Each style of the plan with its modules. Raises ConfigError, before anything is changed, for a key of a `given`
+    plan that matches none and for modules that a style cannot shard."""
+    styled = []
+    for pattern, style in plan.items():
+        found = [module for _, module in matching(model, pattern)]
+        require(bool(found) or not given, f"plan key {pattern!r}", "a module of the model", "no module has that name")
+        for module in found if isinstance(style, Styled) else ():
+            style.check(module, mesh.size())
+        styled.append((style, found))
+    return styled
 
 
 def _check_arguments(model: nn.Module, mesh: DeviceMesh, policy: Policy, shards_sequences: bool) -> None:

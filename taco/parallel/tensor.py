@@ -33,6 +33,8 @@ from taco.parallel.layers import (
     Rowwise,
     SequenceShard,
     VocabSharded,
+    check_embedding,
+    check_shares,
     enter_block,
     extend,
 )
@@ -58,20 +60,15 @@ class Styled:
         )
         return self.comm
 
+    def check(self, module: nn.Module, ranks: int) -> None:
+        """Raise ConfigError for a module that this style cannot shard over so many ranks; changes nothing."""
+
     def shard(self, module: nn.Module, mesh: DeviceMesh, **placements: Placement) -> None:
         """Replace the module's own parameters by DTensors; those not named are replicated."""
         for name, parameter in list(module._parameters.items()):
             if parameter is None or isinstance(parameter, DTensor):
                 continue
             placement = placements.get(name, Replicate())
-            if isinstance(placement, Shard):
-                size = parameter.shape[placement.dim]
-                require(
-                    size % mesh.size() == 0,
-                    f"{name} of {type(module).__name__} with dim {placement.dim} of {size} on {mesh.size()} ranks",
-                    f"a multiple of {mesh.size()}",
-                    "each rank holds an equal share",
-                )
             tensor = distribute_tensor(parameter.data, mesh, [placement], src_data_rank=self.src_data_rank)
             module.register_parameter(name, nn.Parameter(tensor, requires_grad=parameter.requires_grad))
 
@@ -99,8 +96,12 @@ class ColwiseParallel(Styled, torch_parallel.ColwiseParallel):
         super().__init__(input_layouts=input_layouts, output_layouts=output_layouts)
         self.comm = comm
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+    def check(self, module: nn.Module, ranks: int) -> None:
         _only(module, self, nn.Linear)
+        check_shares(module, ranks, "ranks", weight=0, bias=0)
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        self.check(module, device_mesh.size())
         comm = self.bound(device_mesh)
         self.shard(module, device_mesh, weight=Shard(0), bias=Shard(0))
         extend(
@@ -120,8 +121,14 @@ class RowwiseParallel(Styled, torch_parallel.RowwiseParallel):
         super().__init__(output_layouts=output_layouts)
         self.comm = comm
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+    def check(self, module: nn.Module, ranks: int) -> None:
         _only(module, self, nn.Linear, nn.Embedding)
+        if isinstance(module, nn.Embedding):
+            check_embedding(module)
+        check_shares(module, ranks, "ranks", weight=1 if isinstance(module, nn.Linear) else 0)
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        self.check(module, device_mesh.size())
         comm = self.bound(device_mesh)
         linear = isinstance(module, nn.Linear)
         self.shard(module, device_mesh, weight=Shard(1 if linear else 0))

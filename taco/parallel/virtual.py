@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from taco.comm import Crossover, Meter, VirtualCommunicator
 from taco.config import Codec, Policy, require
 from taco.parallel.functions import compute_dtype
-from taco.parallel.layers import LocalView, extend, lookup
+from taco.parallel.layers import LocalView, check_embedding, check_shares, extend, lookup
 from taco.parallel.plans import HEAD, check_blocks, check_heads, check_policy, matching, module_names
 from taco.parallel.roles import RoleComms
 
@@ -173,7 +173,7 @@ class VirtualEmbedding:
 
     def forward(self, tokens: Tensor) -> Tensor:
         shards = _Split.apply(self.weight, self.comm.world_size, 0)
-        parts = [compute_dtype(lookup(shard, tokens, rank)) for rank, shard in enumerate(shards)]
+        parts = [compute_dtype(lookup(shard, tokens, rank, self.padding_idx)) for rank, shard in enumerate(shards)]
         return self.comm.reduce(parts, self.comm_name)
 
 
@@ -249,36 +249,33 @@ def virtual_tp(
     def each(kind: str) -> list[tuple[str, nn.Module]]:
         return [found for pattern in names[kind] for found in matching(model, pattern)]
 
+    rows, heads = dict(each("rows")), matching(model, HEAD)
+    shares = [(module, {"weight": 0, "bias": 0}) for _, module in (*each("columns"), *heads)]
+    shares += [(module, {"weight": 1}) for module in rows.values()]
+    shares += [(module, {"weight": 0}) for _, module in each("embedding")]
+    for module, dims in shares:  # all of them before anything is changed
+        check_shares(module, ways, "virtual ranks", **dims)
+        if isinstance(module, nn.Embedding):
+            check_embedding(module)
+    for module, dims in shares:
+        _mark(module, dims)
     for name, module in each("columns"):
-        _shard(module, ways, {"weight": 0, "bias": 0})
         extend(module, Sharded, comm_name=name, dims={"weight": 0, "bias": 0})
-    rows = dict(each("rows"))
     for name, module in rows.items():
-        _shard(module, ways, {"weight": 1})
         extend(module, Sharded, comm_name=name, dims={"weight": 1}, held_back=("bias",))
     for name, module in each("blocks"):
         (output,) = (layer for row, layer in rows.items() if row.startswith(name + "."))
         object.__setattr__(module, "output", output)  # not a second registration of the child
         _mix(module, VirtualBlock, comm=comm, comm_name=name)
     for name, module in each("embedding"):
-        _shard(module, ways, {"weight": 0})
         _mix(module, VirtualEmbedding, comm=comm, comm_name=name)
-    for name, module in matching(model, HEAD):
-        _shard(module, ways, {"weight": 0, "bias": 0})
+    for name, module in heads:
         _mix(module, VirtualHead, comm=comm, comm_name=name)
     model.virtual_comm = comm
     return model
 
 
-def _shard(module: nn.Module, ways: int, dims: dict[str, int]) -> None:
-    for name, parameter in module._parameters.items():
-        if parameter is None or name not in dims:
-            continue
-        size = parameter.shape[dims[name]]
-        require(
-            size % ways == 0,
-            f"{name} of {type(module).__name__} with dim {dims[name]} of {size} on {ways} virtual ranks",
-            f"a multiple of {ways}",
-            "each rank holds an equal share",
-        )
-        setattr(parameter, VIRTUAL_DIM, dims[name])
+def _mark(module: nn.Module, dims: dict[str, int]) -> None:
+    for name, dim in dims.items():
+        if module._parameters.get(name) is not None:
+            setattr(module._parameters[name], VIRTUAL_DIM, dim)

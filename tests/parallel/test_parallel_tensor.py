@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from distributed import run_ranks
@@ -98,18 +100,19 @@ def test_parameters_are_dtensors_and_the_print_shows_the_recipe() -> None:
             assert text in result["text"]
 
 
-def tiny_qwen2() -> Qwen2ForCausalLM:
+def tiny_qwen2(pad: int | None = None) -> Qwen2ForCausalLM:
     torch.manual_seed(5)
     config = Qwen2Config(
         hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4,
         vocab_size=256, max_position_embeddings=64, attn_implementation="sdpa", tie_word_embeddings=True,
+        pad_token_id=pad,
     )  # fmt: skip
     return Qwen2ForCausalLM(config)
 
 
-def stranger_body(rank: int, world_size: int) -> dict:
+def stranger_body(rank: int, world_size: int, pad: int | None) -> dict:
     """A Hugging Face model under its own loss, from other random weights on every rank but the first."""
-    model = tiny_qwen2()
+    model = tiny_qwen2(pad)
     if rank > 0:
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
@@ -124,12 +127,15 @@ def stranger_body(rank: int, world_size: int) -> dict:
     }
 
 
-def test_hugging_face_qwen2_matches_its_own_forward_and_backward() -> None:
-    model = tiny_qwen2()
+@pytest.mark.parametrize("pad", [None, 53, 177])
+def test_hugging_face_qwen2_matches_its_own_forward_and_backward(pad: int | None) -> None:
+    """pad: an id of the text in the first and in the second rank's rows, whose embedding learns nothing."""
+    model = tiny_qwen2(pad)
     tokens, _ = batch(0)
+    assert pad is None or (tokens == pad).any()
     out = model(input_ids=tokens, labels=tokens)
     out.loss.backward()
-    for result in run_ranks(2, stranger_body):
+    for result in run_ranks(2, stranger_body, pad):
         assert result["loss"] == pytest.approx(out.loss.item(), rel=TOLERANCE)
         torch.testing.assert_close(result["logits"], out.logits, rtol=0, atol=TOLERANCE)
         for name, parameter in model.named_parameters():
@@ -206,6 +212,23 @@ def errors_body(rank: int, world_size: int) -> None:
         parallelize(build(GPT), init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp")), Policy())
     with pytest.raises(ConfigError, match="GPT that is already parallel"):
         parallelize(parallelize(build(GPT), mesh, Policy()), mesh, Policy())
+    for more in ({"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}):
+        with pytest.raises(ConfigError, match="an embedding with max_norm"):
+            parallelize(nn.Sequential(nn.Embedding(4, 4, **more)), mesh, Policy(), plan={"0": RowwiseParallel()})
+
+
+def refused_body(rank: int, world_size: int) -> None:
+    model, tokens = build(replace(GPT, ffn=127)), batch(0)[0]
+    before, classes = model(tokens), [type(module) for module in model.modules()]
+    with pytest.raises(ConfigError, match="of 127 on 2 ranks"):
+        parallelize(model, init_device_mesh("cpu", (2,)), Policy())
+    assert torch.equal(model(tokens), before)
+    assert [type(module) for module in model.modules()] == classes
+    assert not any(isinstance(p, DTensor) for p in model.parameters())
+
+
+def test_a_refused_model_is_as_it_was() -> None:
+    run_ranks(2, refused_body)
 
 
 def test_bad_plans_and_models_are_named() -> None:

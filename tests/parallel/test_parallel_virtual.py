@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from distributed import run_ranks
@@ -11,7 +13,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from taco.comm import wire_bytes
 from taco.config import ConfigError, Parallel
 from taco.models import build
-from taco.parallel import virtual_tp
+from taco.parallel import virtual_cross_entropy, virtual_tp
 from taco.recipes import preset
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -105,6 +107,27 @@ def test_observer_sees_every_partial_sum_by_name() -> None:
 def test_sizes_that_do_not_divide_are_named() -> None:
     with pytest.raises(ConfigError, match="heads=8 on 3 ranks"):
         virtual_tp(build(GPT), 3, policy(tp="int8"))
+
+
+def test_a_refused_model_is_as_it_was() -> None:
+    model = build(replace(GPT, vocab=258))
+    before = model(batch(0)[0])
+    with pytest.raises(ConfigError, match="of 258 on 4 virtual ranks"):
+        virtual_tp(model, 4, policy(tp="int8"))
+    assert torch.equal(model(batch(0)[0]), before)
+    assert not any(hasattr(p, "virtual_dim") for p in model.parameters())
+    virtual_tp(model, 2, policy(tp="int8"))
+
+
+def test_a_padding_id_learns_nothing() -> None:
+    tokens, targets = batch(0)
+    model = build(replace(GPT, tied=False))
+    model.transformer.wte.padding_idx = tokens[0, 0].item()
+    virtual_tp(model, 4, policy())
+    virtual_cross_entropy(model(tokens), targets).backward()
+    rows = model.transformer.wte.weight.grad.abs().sum(-1)
+    assert rows[tokens[0, 0]] == 0
+    assert (rows[tokens[tokens != tokens[0, 0]]] > 0).all()
 
 
 def test_what_cannot_be_virtual_is_named() -> None:

@@ -84,7 +84,7 @@ class GatherDifferences(GatherWeights):
             self.last = self.exact.all_gather(shard, 0, name=self.name)
         elif self.changed:
             self.last = self._advance(shard)
-        elif self.check and self.sent is not None and not torch.equal(shard, self.sent):
+        elif self.check and self.sent is not None and not _same_bits(shard, self.sent):
             raise RuntimeError(
                 f"got weights of {self.name} that changed after they were sent; need evaluation after the optimizer's "
                 "step, not before it; because every change is sent once"
@@ -98,6 +98,11 @@ class GatherDifferences(GatherWeights):
         difference = (shard.float() - own.float()).to(self.dtype)
         decoded = self.comm.all_gather(difference, 0, name=self.name)
         return (self.last.float() + decoded.float()).to(self.last.dtype)
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    """Also where both hold the same NaN."""
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
 class ReduceGradients(_Allocate, ReduceScatter):

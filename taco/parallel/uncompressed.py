@@ -13,7 +13,7 @@ from typing import Protocol
 from taco.comm.collectives import Collectives
 from taco.config import TENSOR_ROLES
 
-ROLES = (*TENSOR_ROLES, "pp_forward", "pp_backward")
+ACTIVATIONS = (*TENSOR_ROLES, "pp_forward", "pp_backward")
 """Activations and their gradients. Weights and their gradients are state of the training, not of a pass."""
 
 
@@ -44,7 +44,7 @@ def uncompressed(par: Communicating) -> Iterator[None]:
     with uncompressed(par):          # or model.tensor_comm, model.virtual_comm
         loss = par.eval_loss(tokens, targets)
     """
-    chosen = [communicator for communicator in par.communicators.values() if communicator.role in ROLES]
+    chosen = [communicator for communicator in par.communicators.values() if communicator.role in ACTIVATIONS]
     before = [communicator.min_bytes for communicator in chosen]
     with untraced(chosen):
         try:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from taco.config import PROMPT_TOKENS, Run
 from taco.parallel import Parallelism
+from taco.parallel.uncompressed import untraced
 from taco.train.data import TokenDataset
 from taco.train.data_format import check
 from taco.train.depth import depth_records
@@ -23,7 +24,7 @@ PROMPTS = 4
 def datasets(run: Run) -> tuple[TokenDataset, TokenDataset, TokenDataset | None]:
     """(train, held out, held out of the run's other corpus), looked through.
 
-    Raises DataError for a corpus that cannot be used, or an other one with another tokenizer.
+    Raises DataError for a corpus that cannot be used, held-out text below one batch, or another tokenizer of the other.
     """
     t = run.train
     tokens = partial(TokenDataset, seq=run.data.seq, batch=t.batch, seed=t.seed, vocab=run.model.vocab)
@@ -31,6 +32,13 @@ def datasets(run: Run) -> tuple[TokenDataset, TokenDataset, TokenDataset | None]
     if run.data.other:
         found.append(tokens(run.data.other, "val"))
         _check_tokenizers(*found[1:])
+    for split in found[1:]:
+        check(
+            len(split) >= t.batch,
+            f"{len(split)} held-out sequences of {run.data.seq} tokens in {split.path}",
+            f"a batch of {t.batch}",
+            "the loss is a mean over whole batches, in which no sequence counts twice",
+        )
     for split in found:
         split.scan()
     return found[0], found[1], found[2] if run.data.other else None
@@ -51,9 +59,9 @@ def _check_tokenizers(own: TokenDataset, other: TokenDataset) -> None:
 def held_out(par: Parallelism, data: TokenDataset, batches: int, microbatches: int) -> dict:
     """{loss, accuracy: share of tokens that are the most probable ones, tokens} over the first `batches` batches.
 
-    A small split is seen once, not padded with repetitions; tokens says how much it was.
+    A split of fewer whole batches, one at least, is seen once; tokens says how much it was.
     """
-    batches = min(batches, max(1, len(data) // data.batch_size))
+    batches = min(batches, len(data) // data.batch_size)
     results = []
     for i in range(batches):
         tokens, targets = (x.to(par.device) for x in data.batch(i, par.dp_rank, par.parallel.dp))
@@ -96,8 +104,11 @@ def final_records(
     """(kind, record) of what is looked at once, after the last step: the other corpus' held-out text, the errors by
     depth, what moves the gradient, and the continued prompts of both corpora. Changes no weight and no count."""
     t = run.train
+    everything = par.communicators.values()
     if other is not None:
-        yield "held_out", {"corpus": str(other.path), **held_out(par, other, t.eval_batches, microbatches)}
+        with untraced(everything):
+            found = held_out(par, other, t.eval_batches, microbatches)
+        yield "held_out", {"corpus": str(other.path), **found}
     if t.monitor_every:
         for record in depth_records(par, run.policy, *own.batch(0)):
             yield "depth", record
@@ -105,5 +116,8 @@ def final_records(
         for record in sensitivity_records(par, *own.batch(0)):
             yield "sensitivity", record
     for data in (own, other) if t.generate else ():
-        for record in _continued(par, data, t.generate) if data is not None else ():
-            yield "generate", record
+        if data is not None:
+            with untraced(everything):
+                found = list(_continued(par, data, t.generate))
+            for record in found:
+                yield "generate", record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,13 @@ class Options:
             require(not given, f"--capture-step {given} without --capture", "a file", "what is sent is written there")
             return {}
         files = {step: Path(str(self.capture).replace("{step}", str(step))) for step in steps}
+        p = run.parallel
+        require(
+            p.world_size > 1 or p.virtual_tp > 1,
+            f"--capture of {run.name} on one rank",
+            "tp, virtual_tp, pp or dp above 1",
+            "only what is sent is captured",
+        )
         require(
             len(set(files.values())) == len(files),
             f"--capture {self.capture} for steps {', '.join(map(str, files))}",
@@ -51,6 +59,18 @@ class Options:
             "each step has its own file",
         )
         return files
+
+
+def check_writable(path: Path) -> None:
+    """Raise ConfigError unless a file can be written there; makes its folder."""
+    reason = "it is a folder" if path.is_dir() else ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        reason = str(error)
+    require(not reason, f"--capture {path}", "a file that can be written", reason)
 
 
 class Files:

@@ -8,6 +8,7 @@ bit-equal only between runs with the same number of threads.
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -54,19 +55,31 @@ class World:
             dist.barrier()
 
     def agree(self, decide: Callable[[], Any]) -> Any:
-        """What `decide` returns on rank 0, on every rank; what it raises, too: no rank goes on alone."""
+        """What `decide` returns on rank 0, on every rank; what it raises, too: no rank goes on alone. An exception that
+        cannot be sent arrives elsewhere as a RuntimeError with its text."""
         if self.size == 1:
             return decide()
         answer: list[Any] = [None, None]
         if self.rank == 0:
             try:
                 answer[0] = decide()
-            except (ValueError, OSError) as error:
+            except Exception as error:
                 answer[1] = error
+        own = answer[1]
+        if own is not None and not _can_be_sent(own):
+            answer[1] = RuntimeError(f"{type(own).__name__} on rank 0: {own}")
         dist.broadcast_object_list(answer, src=0)
         if answer[1] is not None:
-            raise answer[1]
+            raise own or answer[1]
         return answer[0]
+
+
+def _can_be_sent(error: Exception) -> bool:
+    """Whether it is the same after pickling: the constructors of some exceptions do not take their own arguments."""
+    try:
+        return type(pickle.loads(pickle.dumps(error))) is type(error)
+    except Exception:
+        return False
 
 
 def command(run_name: str, size: int) -> str:

@@ -48,14 +48,3 @@ def set_learning_rate_(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Give every group this learning rate."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-
-
-def step_(optimizer: torch.optim.Optimizer) -> None:
-    """`optimizer.step()`, seen by everyone who watches a parameter's version.
-
-    Fused and foreach kernels write into the local part of a DTensor without counting it as a change, but weight
-    differences (taco.parallel.data) are sent only after one.
-    """
-    optimizer.step()
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    torch.autograd.graph.increment_version([p.to_local() if isinstance(p, DTensor) else p for p in parameters])

@@ -23,19 +23,20 @@ import torch
 import torch.distributed as dist
 
 from taco.comm import Meter
-from taco.config import ROLES, Run, to_dict
+from taco.config import NONE, ROLES, Run, to_dict
 from taco.log import LogWriter
 from taco.models import build
 from taco.models.flops import flops_per_token, parameters
 from taco.parallel import build_mesh, setup, uncompressed
+from taco.parallel.uncompressed import ACTIVATIONS, untraced
 from taco.train import checkpoint
 from taco.train.evaluate import datasets, final_records, held_out
-from taco.train.files import Files, Options, start_step
+from taco.train.files import Files, Options, check_writable, start_step
 from taco.train.launch import World, world
 from taco.train.lost import naming_lost_ranks
 from taco.train.measure import StepMeter
 from taco.train.monitor import Capture, Sqnr, Watch
-from taco.train.optimizer import adamw, learning_rate, set_learning_rate_, step_
+from taco.train.optimizer import adamw, learning_rate, set_learning_rate_
 from taco.train.progress import Progress
 from taco.train.provenance import collect
 
@@ -112,6 +113,8 @@ class Trainer:
         tables = {role: comm.crossover for role, comm in self.par.communicators.items() if comm.crossover}
         if tables:
             header["crossover"] = {role: table.about() for role, table in tables.items()}
+        for path in self.captures.values():
+            check_writable(path)
         if not self.start:
             self.files.clear()
         self.log = LogWriter(self.files.log, header, resume_step=self.start or None)
@@ -142,7 +145,7 @@ class Trainer:
             loss = self.par.step(tokens, targets, self.microbatches, replay=replay)
         with self.steps.timed("optimizer"):
             norm = self.par.clip_(t.clip)
-            step_(self.optimizer)
+            self.optimizer.step()
         measured = self.steps.end(replayed=self.par.replayed)
         self.timings.append((measured["step_ms"], measured["phases_ms"].get("comm")))
         tokens_per_s = t.batch * self.run.data.seq / (measured["step_ms"] / 1e3)
@@ -163,8 +166,8 @@ class Trainer:
         if sqnr:
             for record in self._gathered(sqnr.records):
                 self._write("sqnr", step=step, **record)
-        if capture:
-            capture.save(self.captures[step], run=self.run.name, step=step)
+        if step in self.captures:
+            self.here.agree(lambda: capture.save(self.captures[step], run=self.run.name, step=step))
 
     def _gathered(self, records: list[dict]) -> list[dict]:
         """Records of the first rank of every pipeline stage, on rank 0; other ranks get an empty list."""
@@ -180,10 +183,14 @@ class Trainer:
         found = held_out(self.par, self.held_out, t.eval_batches, self.microbatches)
         self.val_loss = found["loss"]
         record = {"val_loss": self.val_loss, "val_accuracy": found["accuracy"], "tokens": found["tokens"]}
-        if self.run.policy.compresses("tp_forward", "pp_forward"):
+        everything = self.par.communicators.values()
+        coded = {c.role for c in everything if c.role in ACTIVATIONS and c.codec != NONE}
+        if coded:
             # what the weights are worth by themselves
-            with uncompressed(self.par):
-                exact = held_out(self.par, self.held_out, t.eval_batches, self.microbatches)
+            exact = found
+            if any(role.endswith("forward") for role in coded):
+                with untraced(everything), uncompressed(self.par):
+                    exact = held_out(self.par, self.held_out, t.eval_batches, self.microbatches)
             record |= {"val_loss_uncompressed": exact["loss"], "val_accuracy_uncompressed": exact["accuracy"]}
         self._write("eval", step=step, **record)
         if step == t.steps:
@@ -225,7 +232,7 @@ class Trainer:
                 checkpoint.save(self.files.checkpoints, step, self._state(), self.run, self.here)
 
     def _finish(self, wall_s: float) -> None:
-        """Close the log; memory is the largest of any rank."""
+        """Close the log; memory is the largest of any rank. paths and wall_s count from the last start of the run."""
         cuda = self.here.device.type == "cuda"
         mine = {"peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
         if cuda:  # allocated: in use at once; reserved: with what CUDA graphs keep

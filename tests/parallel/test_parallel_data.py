@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,19 @@ def misused_body(rank: int, world_size: int) -> str:
 
 def test_unsent_change_is_an_error() -> None:
     assert all("changed after they were sent" in text for text in run_ranks(2, misused_body))
+
+
+def nan_body(rank: int, world_size: int) -> list[float]:
+    par, optimizer = fresh(DP2)
+    par.step(*batch(0, DP2, par.dp_rank), 1)
+    optimizer.step()
+    with torch.no_grad():
+        next(par.named_parameters())[1]._local_tensor.fill_(math.nan)
+    return [par.eval_loss(*batch(9, DP2, par.dp_rank)), par.step(*batch(1, DP2, par.dp_rank), 1)]
+
+
+def test_weights_of_a_diverged_run_have_not_changed_for_being_nan() -> None:
+    assert all(math.isnan(loss) for losses in run_ranks(2, nan_body) for loss in losses)
 
 
 def forgotten_body(rank: int, world_size: int) -> list[bool]:

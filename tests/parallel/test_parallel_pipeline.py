@@ -94,6 +94,28 @@ def test_both_parts_of_an_interleaved_rank_share_their_communicators() -> None:
     assert last == [2 * blocks, 2 * (blocks + ends)]
 
 
+def order_body(rank: int, world_size: int, schedule: str) -> list[str]:
+    """What a rank sends and receives in evaluation, in the order of its calls."""
+    order: list[str] = []
+    par = make(replace(QWEN, layers=4), Parallel(pp=2, microbatches=2, schedule=schedule))
+    comm = par.communicators["pp_forward"]
+    for name in ("isend", "irecv"):
+        call = getattr(comm, name)
+        setattr(
+            comm, name, lambda *args, _call=call, _name=name, **more: (order.append(_name), _call(*args, **more))[1]
+        )
+    par.eval_loss(*batch(0), 4)
+    return order
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+def test_evaluation_never_waits_in_a_circle(schedule: str) -> None:
+    """Each call meets its counterpart in the order of calls, as on one stream of NCCL."""
+    first, second = run_ranks(2, order_body, schedule)
+    assert len(first) == (4 if schedule == "1f1b" else 12)
+    assert [{"isend": "irecv", "irecv": "isend"}[call] for call in first] == second
+
+
 def few_body(rank: int, world_size: int) -> None:
     par = make(QWEN, Parallel(pp=2, microbatches=2))
     with pytest.raises(ConfigError, match="microbatches=1 with pp=2"):

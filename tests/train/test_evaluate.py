@@ -197,5 +197,28 @@ def test_weights_are_also_judged_without_compression(tmp_path, data, grid, chose
 
 
 def test_a_run_that_evaluates_as_it_is_has_one_loss(tmp_path, data):
-    fit(tiny_run(data, parallel=VIRTUAL, chosen=policy(tp_backward="int4")), tmp_path)
-    assert all("val_loss_uncompressed" not in record for record in log_of(tmp_path).of("eval"))
+    """One pass of evaluation serves both fields, or there is no second field: nothing is compressed."""
+    fit(tiny_run(data, parallel=VIRTUAL, chosen=policy(tp_backward="int4")), tmp_path / "backward")
+    for record in log_of(tmp_path / "backward").of("eval"):
+        assert record["val_loss_uncompressed"] == record["val_loss"]
+        assert record["val_accuracy_uncompressed"] == record["val_accuracy"]
+    fit(tiny_run(data, chosen=policy(tp="int4")), tmp_path / "alone")
+    assert all("val_loss_uncompressed" not in record for record in log_of(tmp_path / "alone").of("eval"))
+
+
+def test_what_is_looked_at_last_counts_nowhere(tmp_path, data, other):
+    """Neither the other corpus nor the continued prompts, whose tokens do not depend on one another."""
+    grid = {"parallel": VIRTUAL, "chosen": policy(tp=stochastic()), "steps": 4}
+    fit(tiny_run(data, **grid), tmp_path / "alone")
+    fit(tiny_run(data, generate=4, **grid), tmp_path / "own")
+    fit(with_other(tiny_run(data, generate=4, **grid), other), tmp_path / "both")
+    alone, own, both = (log_of(tmp_path / name) for name in ("alone", "own", "both"))
+    assert alone.end["paths"] == own.end["paths"] == both.end["paths"]
+    assert [r["tokens"] for r in both.of("generate")][:4] == [r["tokens"] for r in own.of("generate")]
+
+
+def test_held_out_text_below_a_batch_is_refused(tmp_path, data):
+    run = tiny_run(data, batch=1024)
+    with pytest.raises(DataError, match=r"held-out sequences of 16 tokens .* need a batch of 1024"):
+        fit(run, tmp_path)
+    assert not list(tmp_path.rglob("*.jsonl*"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from distributed import run_ranks
 
 from taco.config import ConfigError, Data, Model, Parallel, Run
 from taco.models import build
@@ -111,6 +112,33 @@ def test_one_rank_needs_no_process_group():
             assert here.agree(lambda: 3) == 3
     finally:
         torch.set_num_threads(before)
+
+
+class OddError(Exception):
+    """Its constructor does not take what it keeps."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(f"{a} and {b}")
+
+
+def agree_body(rank: int, size: int) -> list[str]:
+    here, told = World(rank=rank, size=size), []
+    for error in (KeyError("step_ms"), OddError(1, 2)):
+
+        def decide(error: Exception = error) -> None:
+            raise error
+
+        try:
+            here.agree(decide)
+        except Exception as found:
+            told.append(f"{type(found).__name__}: {found}")
+    return told
+
+
+def test_no_exception_of_the_first_rank_leaves_the_others_waiting():
+    first, second = run_ranks(2, agree_body)
+    assert first == ["KeyError: 'step_ms'", "OddError: 1 and 2"]
+    assert second == ["KeyError: 'step_ms'", "RuntimeError: OddError on rank 0: 1 and 2"]
 
 
 SLOW = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}

@@ -189,18 +189,28 @@ def test_capture_that_cannot_happen_is_refused_before_training(tmp_path, data):
         fit(tiny_run(data), tmp_path, capture=tmp_path / "c", capture_steps=(0,))
     with pytest.raises(ConfigError, match="--capture-step 99"):
         fit(tiny_run(data), tmp_path, capture=tmp_path / "c", capture_steps=(99,))
-    fit(tiny_run(data), tmp_path, stop=8)
+    run = tiny_run(data, parallel=Parallel(virtual_tp=2))
+    fit(run, tmp_path, stop=8)
     with pytest.raises(ConfigError, match=re.escape("--capture-step 2 after a resume at step 6")):
-        fit(tiny_run(data), tmp_path, capture=tmp_path / "c", capture_steps=(2,))
-    fit(tiny_run(data), tmp_path)
+        fit(run, tmp_path, capture=tmp_path / "c", capture_steps=(2,))
+    fit(run, tmp_path)
     with pytest.raises(ConfigError, match="finished run"):
-        fit(tiny_run(data), tmp_path, capture=tmp_path / "c", capture_steps=(2,))
+        fit(run, tmp_path, capture=tmp_path / "c", capture_steps=(2,))
 
 
-def test_capture_of_a_run_that_sends_nothing_is_an_error_and_no_result(tmp_path, data):
-    with pytest.raises(ValueError, match="no tensor to capture"):
+def test_capture_of_a_run_that_sends_nothing_is_refused(tmp_path, data):
+    with pytest.raises(ConfigError, match="--capture of tiny-run on one rank; need tp, virtual_tp, pp or dp above 1"):
         fit(tiny_run(data, steps=2), tmp_path, capture=tmp_path / "c")
-    assert not list(tmp_path.rglob("*.jsonl"))
+    assert not list(tmp_path.rglob("*.jsonl*"))
+
+
+def test_a_capture_that_cannot_be_written_is_refused_before_training(tmp_path, data):
+    (tmp_path / "file").write_text("")
+    run = tiny_run(data, parallel=Parallel(virtual_tp=2))
+    for place in (tmp_path / "file" / "c", tmp_path):
+        with pytest.raises(ConfigError, match=re.escape(f"--capture {place}; need a file that can be written")):
+            fit(run, tmp_path / "out", capture=place)
+    assert not list(tmp_path.rglob("*.jsonl*"))
 
 
 def test_bad_data_leaves_nothing_behind(tmp_path, data):

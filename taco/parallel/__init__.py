@@ -11,7 +11,14 @@ from taco.parallel.loss import virtual_cross_entropy, vocab_parallel_cross_entro
 from taco.parallel.mesh import build_mesh
 from taco.parallel.plans import default_plan, parallelize
 from taco.parallel.setup import setup
-from taco.parallel.tensor import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel
+from taco.parallel.tensor import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    ReplicateParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    SharedParallel,
+)
 from taco.parallel.uncompressed import uncompressed
 from taco.parallel.virtual import virtual_tp
 
@@ -19,8 +26,10 @@ __all__ = [
     "ColwiseParallel",
     "Parallelism",
     "PrepareModuleInput",
+    "ReplicateParallel",
     "RowwiseParallel",
     "SequenceParallel",
+    "SharedParallel",
     "TensorComm",
     "build_mesh",
     "default_plan",

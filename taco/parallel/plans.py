@@ -7,7 +7,6 @@ names, such as Hugging Face's Qwen2 and Llama.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -15,7 +14,16 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from taco.comm import Meter
-from taco.config import Policy, block_of, require
+from taco.config import Policy, require
+from taco.parallel.checks import (
+    check_blocks,
+    check_heads,
+    check_inside,
+    check_norms,
+    check_policy,
+    check_style,
+    matching,
+)
 from taco.parallel.functions import TensorComm
 from taco.parallel.layers import SEQUENCE
 from taco.parallel.tensor import (
@@ -24,6 +32,7 @@ from taco.parallel.tensor import (
     ReplicateParallel,
     RowwiseParallel,
     SequenceParallel,
+    SharedParallel,
     Styled,
 )
 
@@ -33,6 +42,7 @@ _GPT = {
     "blocks": ("transformer.h.*.attn", "transformer.h.*.mlp"),
     "columns": tuple(f"transformer.h.*.{n}" for n in ("attn.q_proj", "attn.k_proj", "attn.v_proj", "mlp.c_fc")),
     "rows": ("transformer.h.*.attn.c_proj", "transformer.h.*.mlp.c_proj"),
+    "heads": (),
     "sequence": ("transformer.wpe", "transformer.h.*.ln_1", "transformer.h.*.ln_2", "transformer.ln_f"),
 }
 _LLAMA = {
@@ -43,6 +53,7 @@ _LLAMA = {
         for n in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
     ),
     "rows": ("model.layers.*.self_attn.o_proj", "model.layers.*.mlp.down_proj"),
+    "heads": ("model.layers.*.self_attn.q_norm", "model.layers.*.self_attn.k_norm"),
     "sequence": ("model.layers.*.input_layernorm", "model.layers.*.post_attention_layernorm", "model.norm"),
 }
 HEAD = "lm_head"
@@ -87,22 +98,13 @@ def default_plan(
         plan[name] = ColwiseParallel()
     for name in names["rows"]:
         plan[name] = RowwiseParallel(output_layouts=layout)
+    for name in names["heads"]:
+        plan[name] = SharedParallel()
     if sequence_parallel:
         for name in names["sequence"]:
             plan[name] = SequenceParallel()
     plan[HEAD] = ColwiseParallel(input_layouts=layout, output_layouts=None if loss_parallel else Replicate())
     return plan
-
-
-def matching(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:
-    """Modules whose dotted name matches, part by part, with * for any one part."""
-    parts = pattern.split(".")
-    found = []
-    for name, module in model.named_modules():
-        own = name.split(".")
-        if len(own) == len(parts) and all(map(fnmatchcase, own, parts)):
-            found.append((name, module))
-    return found
 
 
 def parallelize(
@@ -131,8 +133,9 @@ def parallelize(
     comm: communicators to use instead of new ones from policy, meter, observer, node_size and seed; the parts of one
     model share theirs.
     src_data_rank: whose weights count (they are broadcast); None: every rank already has the same ones.
-    Raises ConfigError for a plan that matches nothing, sizes that do not divide, a model without a plan or already
-    sharded, a mesh of several dimensions, a policy that is none, and one of layers that the model does not have.
+    Raises ConfigError for a plan that matches nothing or leaves parameters inside a block without a style, torch's own
+    styles, sizes that do not divide, a model without a plan or already sharded, a mesh of several dimensions, a policy
+    that is none, and one of layers that the model does not have. The model is as it was then.
     """
     _check_arguments(model, mesh, policy, sequence_parallel and plan is None)
     if comm is None:
@@ -162,14 +165,21 @@ def _checked(
     model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle], *, given: bool
 ) -> list[tuple[ParallelStyle, list[nn.Module]]]:
     """Each style of the plan with its modules. Raises ConfigError, before anything is changed, for a key of a `given`
-    plan that matches none and for modules that a style cannot shard."""
+    plan that matches none, for what is no style of this package, and for modules that a style cannot shard."""
     styled = []
     for pattern, style in plan.items():
+        check_style(pattern, style)
         found = [module for _, module in matching(model, pattern)]
         require(bool(found) or not given, f"plan key {pattern!r}", "a module of the model", "no module has that name")
         for module in found if isinstance(style, Styled) else ():
             style.check(module, mesh.size())
         styled.append((style, found))
+    if not given:
+        check_norms(model, module_names(model)["heads"])
+    blocks, known = [], []
+    for style, modules in styled:
+        (blocks if isinstance(style, PrepareModuleInput) else known).extend(modules)
+    check_inside(model, blocks, known)
     return styled
 
 
@@ -193,29 +203,6 @@ def _check_arguments(model: nn.Module, mesh: DeviceMesh, policy: Policy, shards_
         "sequence_parallel=False, or a plan= and explicit position_ids",
         "it derives positions from the length of the sequence shard",
     )
-
-
-def check_policy(policy: Policy) -> None:
-    """Raise ConfigError for a codec or a preset's name in place of a Policy."""
-    require(
-        isinstance(policy, Policy),
-        f"policy {policy!r}",
-        "a Policy, e.g. taco.recipes.policy(tp='int8')",
-        "it names a codec per role",
-    )
-
-
-def check_blocks(model: nn.Module, policy: Policy) -> None:
-    """Raise ConfigError where the policy overrides the codec of blocks that the whole model does not have."""
-    policy.check_blocks({block for name, _ in model.named_modules() if (block := block_of(name)) is not None})
-
-
-def check_heads(model: nn.Module, ways: int) -> None:
-    """Raise ConfigError unless every head lands on one rank."""
-    config = getattr(model, "config", None)
-    for name in ("heads", "kv_heads", "num_attention_heads", "num_key_value_heads"):
-        value = getattr(config, name, None) or ways
-        require(value % ways == 0, f"{name}={value} on {ways} ranks", f"a multiple of {ways}", "a head is not split")
 
 
 def _aliases(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:

@@ -5,7 +5,8 @@
     RowwiseParallel     Shard(1), bias repl. g on its output, the bias added after it
       on nn.Embedding   Shard(0)             g on its output
     PrepareModuleInput  none                 f, once for all projections inside
-    SequenceParallel    replicated           their gradients summed, exactly (the input is a part of the sequence)
+    SharedParallel      replicated           their gradients summed, exactly (the input is a rank's share, as of heads)
+    SequenceParallel    replicated           the same (the input is a part of the sequence)
       on nn.Embedding   replicated           the same; the output is this rank's part of the positions
 
 f is the identity forward and an all-reduce backward, g the reverse; with `Shard(1)` layouts (sequence parallelism) f
@@ -83,6 +84,15 @@ def _only(module: nn.Module, style: object, *allowed: type) -> None:
     )
 
 
+def _plain_forward(module: nn.Module, style: object) -> None:
+    require(
+        type(module).forward in (nn.Linear.forward, nn.Embedding.forward),
+        f"{type(style).__name__} on {type(module).__name__}, which has a forward of its own",
+        "that of nn.Linear or nn.Embedding",
+        "a sum over ranks takes its place, without what else it does",
+    )
+
+
 class ColwiseParallel(Styled, torch_parallel.ColwiseParallel):
     """See the module's table. output_layouts=Replicate() gathers the output, exactly, for code that needs all of it."""
 
@@ -123,6 +133,7 @@ class RowwiseParallel(Styled, torch_parallel.RowwiseParallel):
 
     def check(self, module: nn.Module, ranks: int) -> None:
         _only(module, self, nn.Linear, nn.Embedding)
+        _plain_forward(module, self)
         if isinstance(module, nn.Embedding):
             check_embedding(module)
         check_shares(module, ranks, "ranks", weight=1 if isinstance(module, nn.Linear) else 0)
@@ -147,6 +158,20 @@ class SequenceParallel(Styled, torch_parallel.SequenceParallel):
         comm = self.bound(device_mesh)
         self.shard(module, device_mesh)
         extend(module, PositionShard if isinstance(module, nn.Embedding) else SequenceShard, comm=comm)
+        return module
+
+
+class SharedParallel(Styled, torch_parallel.ParallelStyle):
+    """See the module's table: parameters that see a rank's share of the work, such as the norm of each head."""
+
+    def __init__(self, *, comm: TensorComm | None = None) -> None:
+        super().__init__()
+        self.comm = comm
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        comm = self.bound(device_mesh)
+        self.shard(module, device_mesh)
+        extend(module, SequenceShard, comm=comm)
         return module
 
 

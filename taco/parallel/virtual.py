@@ -24,9 +24,10 @@ from torch.autograd.function import once_differentiable
 
 from taco.comm import Crossover, Meter, VirtualCommunicator
 from taco.config import Codec, Policy, require
+from taco.parallel.checks import check_blocks, check_heads, check_inside, check_norms, check_policy, matching
 from taco.parallel.functions import compute_dtype
 from taco.parallel.layers import LocalView, check_embedding, check_shares, extend, lookup
-from taco.parallel.plans import HEAD, check_blocks, check_heads, check_policy, matching, module_names
+from taco.parallel.plans import HEAD, module_names
 from taco.parallel.roles import RoleComms
 
 VIRTUAL_DIM = "virtual_dim"
@@ -257,6 +258,9 @@ def virtual_tp(
         check_shares(module, ways, "virtual ranks", **dims)
         if isinstance(module, nn.Embedding):
             check_embedding(module)
+    known = [module for kind in ("columns", "rows", "heads") for _, module in each(kind)]
+    check_inside(model, [module for _, module in each("blocks")], known)
+    check_norms(model, names["heads"])
     for module, dims in shares:
         _mark(module, dims)
     for name, module in each("columns"):

@@ -11,6 +11,7 @@ from parallel_cases import GPT, QWEN, batch, make, policy, train, whole
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import parallel as torch_parallel
 from torch.distributed.tensor.parallel import parallelize_module
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
@@ -212,6 +213,13 @@ def errors_body(rank: int, world_size: int) -> None:
         parallelize(build(GPT), init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp")), Policy())
     with pytest.raises(ConfigError, match="GPT that is already parallel"):
         parallelize(parallelize(build(GPT), mesh, Policy()), mesh, Policy())
+    with pytest.raises(ConfigError, match=r"torch\.distributed\.ColwiseParallel for 'left'; need a style of taco"):
+        parallelize(Gated(), mesh, Policy(), plan={"left": torch_parallel.ColwiseParallel()})
+    with pytest.raises(ConfigError, match="got 'colwise' for 'left'; need a style of taco"):
+        parallelize(Gated(), mesh, Policy(), plan={"left": "colwise"})
+    plan = {"0": PrepareModuleInput(), "0.left": ColwiseParallel(), "0.out": RowwiseParallel()}
+    with pytest.raises(ConfigError, match=r"with 0\.right \(Linear\); need a style for each in plan="):
+        parallelize(nn.Sequential(Gated()), mesh, Policy(), plan=plan)
     for more in ({"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}):
         with pytest.raises(ConfigError, match="an embedding with max_norm"):
             parallelize(nn.Sequential(nn.Embedding(4, 4, **more)), mesh, Policy(), plan={"0": RowwiseParallel()})

@@ -133,6 +133,10 @@ def test_a_padding_id_learns_nothing() -> None:
 def test_what_cannot_be_virtual_is_named() -> None:
     with pytest.raises(ConfigError, match="policy 'int8'; need a Policy"):
         virtual_tp(build(GPT), 2, "int8")
+    routed = build(QWEN)
+    routed.blocks["1"].mlp.gate = torch.nn.Linear(QWEN.hidden, 4)
+    with pytest.raises(ConfigError, match=r"Qwen with model\.layers\.1\.mlp\.gate \(Linear\)"):
+        virtual_tp(routed, 2, policy())
     with pytest.raises(ConfigError, match="GPT that is already parallel"):
         virtual_tp(virtual_tp(build(GPT), 2, policy()), 2, policy())
     small = Qwen2Config(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4)

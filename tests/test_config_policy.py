@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from config_cases import tiny_run
@@ -15,11 +16,12 @@ from taco.config import (
     Override,
     Parallel,
     Policy,
+    Train,
     block_of,
     run_from_dict,
     to_dict,
 )
-from taco.recipes import preset
+from taco.recipes import policy, preset
 
 
 def _override(**changes) -> Override:
@@ -144,3 +146,20 @@ def test_a_policy_tells_the_codec_of_each_message():
     assert chosen.codecs("tp_backward") == {"tp_backward": NONE}
     assert chosen.compresses("tp_backward", "tp_forward")
     assert not chosen.compresses("tp_backward", "dp_gradient")
+
+
+def test_a_warm_up_ends_before_the_run():
+    chosen = replace(policy(tp="int4"), warmup_steps=5, warmup=preset("int8"))
+    assert tiny_run(policy=chosen, train=Train(steps=6, warmup=1)).policy.warming(5)
+    with pytest.raises(ConfigError, match="warmup_steps=5 of the policy in 5 steps; need fewer than 5"):
+        tiny_run(policy=chosen, train=Train(steps=5, warmup=1))
+
+
+def test_codecs_without_ranks_are_told():
+    everything = policy(tp="int8", dp="sdp4bit", pp="tahquant")
+    assert tiny_run(policy=policy()).unused == {}
+    assert tiny_run(policy=policy(tp_forward="int8")).unused == {"tp_forward": "int8"}
+    grid = Parallel(virtual_tp=2, dp=2)
+    found = tiny_run(policy=everything, parallel=grid).unused
+    assert found.keys() == {"pp_forward", "pp_backward"}
+    assert set(found.values()) == {everything.pp_forward.name, everything.pp_backward.name}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from taco.config.check import at_least, one_of, positive, require
 from taco.config.grid import Parallel
-from taco.config.policy import TENSOR_ROLES, Policy
+from taco.config.policy import ROLES, TENSOR_ROLES, Policy
 
 DTYPES = ("float32", "bfloat16")
 PROMPT_TOKENS = 32
@@ -232,6 +232,14 @@ class Run:
             "the loss is the mean over equal parts",
         )
 
+    @property
+    def unused(self) -> dict[str, str]:
+        """Role -> name of the policy's codec that no message has, because the grid has one rank there."""
+        p = self.parallel
+        ranks = {"tp": max(p.tp, p.virtual_tp), "dp": p.dp, "pp": p.pp}
+        roles = [role for role in ROLES if ranks[role.partition("_")[0]] == 1 and self.policy.compresses(role)]
+        return {role: getattr(self.policy, role).name for role in roles}
+
 
 def _check_features(run: Run) -> None:
     """Raise `ConfigError` where a part of the run rules out a feature of another."""
@@ -243,6 +251,12 @@ def _check_features(run: Run) -> None:
         "a compressed message is summed as its packets are",
     )
     run.policy.check_blocks(range(run.model.layers))
+    require(
+        run.policy.warmup_steps < t.steps,
+        f"warmup_steps={run.policy.warmup_steps} of the policy in {t.steps} steps",
+        f"fewer than {t.steps}",
+        "the codecs after the warm-up would not be used",
+    )
     require(
         not t.sensitivity or (p.virtual_tp > 1 and p.world_size == 1),
         f"sensitivity with virtual_tp={p.virtual_tp}, {p.world_size} processes",

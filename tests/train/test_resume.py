@@ -182,7 +182,8 @@ def test_changed_corpus_is_not_trained_on(tmp_path, data):
     shutil.rmtree(tmp_path / "data")
     text = tmp_path / "text.txt"
     text.write_text("Another text that is long enough to train on.\n" * 200)
-    prepare([text], tmp_path / "data", held_out=[text])
+    held = shutil.copy(text, tmp_path / "held.txt")
+    prepare([text], tmp_path / "data", held_out=[held])
     with pytest.raises(LogError, match="its corpus"):
         fit(run, tmp_path)
 

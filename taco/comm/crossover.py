@@ -194,8 +194,10 @@ def _plain(key: Key) -> dict:
     return {**asdict(key), "codec": to_dict(key.codec)}
 
 
-def load(path: Path) -> Crossover:
-    """Read a table. Raises ConfigError for a file that is not one."""
+def load(path: str | Path) -> Crossover:
+    """Read a table. Raises ConfigError for a file that is absent or not one."""
+    path = Path(path)
+    require(path.is_file(), f"no file {path}", "a table that `taco crossover` wrote", "paths are chosen by its times")
     try:
         data = json.loads(path.read_text())
         if (data["kind"], data["version"]) != ("crossover", VERSION):

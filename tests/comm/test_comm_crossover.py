@@ -135,7 +135,7 @@ def test_noise_of_two_percent_cannot_make_compression_lose_more(
 def test_a_table_comes_back_from_its_file(tmp_path: Path) -> None:
     saved = table({100: {"uncompressed": 1.5, "unfused": 0.25}, 200: {"uncompressed": 3.0}})
     path = saved.save(tmp_path / "new")
-    assert load(path) == saved
+    assert load(path) == load(str(path)) == saved
     assert find(tmp_path / "new", saved.key) == saved
     assert [p.name for p in path.parent.iterdir()] == [saved.key.filename()]
     assert json.loads(path.read_text())["provenance"] == {"date": "today"}
@@ -179,6 +179,12 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ConfigError, match=r"got .*x\.json; need a table that `taco crossover` wrote"):
         load(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_file_that_is_not_there_is_called_absent(tmp_path: Path, kind: type) -> None:
+    with pytest.raises(ConfigError, match=r"^got no file .*x\.json; need a table that `taco crossover` wrote; because"):
+        load(kind(tmp_path / "x.json"))
 
 
 def test_a_table_under_another_name_is_refused(tmp_path: Path) -> None:

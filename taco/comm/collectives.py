@@ -104,14 +104,14 @@ class Collectives:
         algorithm, nbytes = "uncompressed", numel * x.itemsize
         if compresses(self.codec, x.dtype, nbytes, self.min_bytes):
             algorithm = resolve(collective, self.algorithm, numel, x.dtype, self.world_size, self.codec, self.node_size)
-        if not self._measured(collective, x.dtype):
+        table = self.crossover
+        if table is None or collective not in table.times:
             return Route(algorithm, algorithm)
-        return measured_route(self.crossover, collective, nbytes, algorithm, even=even)
+        return measured_route(table, collective, x.dtype, nbytes, algorithm, even=even, role=self.role)
 
     def _measured(self, collective: str, dtype: torch.dtype) -> bool:
-        """Whether the table, if there is one, decides: it holds for one dtype."""
-        table = self.crossover
-        return table is not None and collective in table.times and str(dtype) == f"torch.{table.key.dtype}"
+        """Whether the table, if there is one, chooses the path."""
+        return self.crossover is not None and collective in self.crossover.times and self.crossover.holds(dtype)
 
     def _check_device(self, device: torch.device) -> None:
         """Raise ValueError where messages on `device` cannot be planned."""

@@ -35,7 +35,8 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
     overlap the transfer of others, with the bits of the whole (`Coder.sliceable`; at most 8; 0: never). exchange: how
     packets are gathered, 'all_gather' or 'send_recv' (see `EXCHANGES` of taco/comm/links.py).
     crossover: a measured table, which chooses the path of every message of its dtype that it has times of, from
-    min_bytes on also a compressed one; others follow the rules above. fused: whether compressed messages (with
+    min_bytes on also a compressed one; of a collective that it has times of, messages of another dtype go uncompressed,
+    with one warning; others follow the rules above. fused: whether compressed messages (with
     `NoCodec`: all of a dtype that codecs take) use taco's kernels over shared memory: 'off' unless the table says so,
     'auto' where they can run, 'require'; memory: which, 'peer', 'host' or 'auto'; sms: SMs that they occupy at
     most, 0: all (see `Fused`). Not for all_to_all, messages, chunks of several sizes, several nodes.

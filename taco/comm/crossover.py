@@ -61,6 +61,14 @@ class Key:
     torch: str
     nccl: str
 
+    def command(self) -> str:
+        """What measures such a table, but for where it is written."""
+        transport = self.transport.partition(" ")[2]
+        options = f" --transport {transport}" if transport not in ("", "auto") else ""
+        options += f" --node-size {self.node_size}" if self.node_size else ""
+        start = f"torchrun --nproc-per-node {self.world_size} -m taco crossover"
+        return f"{start} --codec {self.codec.name} --dtype {self.dtype}{options}"
+
     def filename(self) -> str:
         """A readable name of a file that no other key has."""
         plain = _plain(self)
@@ -117,6 +125,10 @@ class Crossover:
                     "positive numbers",
                     "they are times",
                 )
+
+    def holds(self, dtype: torch.dtype) -> bool:
+        """Whether the times are of messages of `dtype`: those of another one cost other times."""
+        return str(dtype) == f"torch.{self.key.dtype}"
 
     def choose(self, collective: str, nbytes: int, *, without: Collection[str] = ()) -> str:
         """The path of a collective on `nbytes`; none of `without`.
@@ -214,14 +226,10 @@ def load(path: str | Path) -> Crossover:
 def find(folder: Path, key: Key) -> Crossover:
     """The table of `key` in `folder`. Raises ConfigError where there is none: it says how to measure it."""
     path = folder / key.filename()
-    transport = key.transport.partition(" ")[2]
-    options = f" --transport {transport}" if transport not in ("", "auto") else ""
-    options += f" --node-size {key.node_size}" if key.node_size else ""
     require(
         path.is_file(),
         f"no table {path.name} in {folder}",
-        f"one: torchrun --nproc-per-node {key.world_size} -m taco crossover --codec {key.codec.name} "
-        f"--dtype {key.dtype}{options} --out {folder}",
+        f"one: {key.command()} --out {folder}",
         "paths are chosen by times measured with this device, transport, codec and these versions",
     )
     table = load(path)

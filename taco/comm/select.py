@@ -3,13 +3,14 @@ below the threshold, else the algorithm that moves the fewest bytes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 
 from taco.codec import coder as make_coder
-from taco.comm.crossover import COMPRESSED, FUSED_PATHS, UNCOMPRESSED, Crossover
+from taco.comm.crossover import COMPRESSED, FUSED_PATHS, UNCOMPRESSED, Crossover, Key
 from taco.comm.layout import chunk_sizes, slot_bytes
 from taco.config import Codec, NoCodec
 
@@ -98,11 +99,19 @@ class Route:
         return self.algorithm != "uncompressed"
 
 
-def measured_route(table: Crossover, collective: str, nbytes: int, algorithm: str, *, even: bool) -> Route:
-    """The route that `table` finds fastest. algorithm: the compressed one, or 'uncompressed' if it must not be.
+def measured_route(
+    table: Crossover, collective: str, dtype: torch.dtype, nbytes: int, algorithm: str, *, even: bool, role: str
+) -> Route:
+    """The route that `table` finds fastest; uncompressed for another dtype than the table's, with a warning for each
+    role where it would have been compressed. algorithm: the compressed one, or 'uncompressed' if it must not be.
 
     even: whether all chunks have one size, without which the fused kernels cannot run.
     """
+    if not table.holds(dtype):
+        # a program that is traced would break at a warning
+        if algorithm != "uncompressed" and not torch.compiler.is_compiling():
+            _warn(role, table.key.dtype, replace(table.key, dtype=str(dtype).removeprefix("torch.")))
+        return Route("uncompressed", "uncompressed")
     without = () if even else FUSED_PATHS
     if algorithm == "uncompressed":
         without = (*without, *COMPRESSED)
@@ -110,6 +119,16 @@ def measured_route(table: Crossover, collective: str, nbytes: int, algorithm: st
     if path == "unfused":
         return Route(algorithm, algorithm)
     return Route(path, algorithm if path in COMPRESSED else "uncompressed")
+
+
+@lru_cache(maxsize=1024)
+def _warn(role: str, measured: str, key: Key) -> None:
+    """Once: the cache keeps it from being said again."""
+    warnings.warn(
+        f"{role}: messages of {key.dtype} go uncompressed, because the crossover table is of {measured}; "
+        f"measure {key.dtype}: {key.command()}",
+        stacklevel=2,
+    )
 
 
 def check_selection(

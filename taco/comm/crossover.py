@@ -28,6 +28,7 @@ import torch
 from taco.comm.machine import device_name
 from taco.config import Codec, ConfigError, codec_from_dict, require, to_dict
 from taco.config.check import one_of
+from taco.recipes import PRESETS
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 UNCOMPRESSED = ("uncompressed", "symmetric", "symmetric_one_shot", "fused_uncompressed")
@@ -62,12 +63,13 @@ class Key:
     nccl: str
 
     def command(self) -> str:
-        """What measures such a table, but for where it is written."""
+        """What measures such a table, but for where it is written. A codec that is no preset is named as a file."""
         transport = self.transport.partition(" ")[2]
         options = f" --transport {transport}" if transport not in ("", "auto") else ""
         options += f" --node-size {self.node_size}" if self.node_size else ""
         start = f"torchrun --nproc-per-node {self.world_size} -m taco crossover"
-        return f"{start} --codec {self.codec.name} --dtype {self.dtype}{options}"
+        codec = self.codec.name if PRESETS.get(self.codec.name) == self.codec else f"{self.codec.name}.json"
+        return f"{start} --codec {codec} --dtype {self.dtype}{options}"
 
     def filename(self) -> str:
         """A readable name of a file that no other key has."""

@@ -65,6 +65,7 @@ def _build(cls: type, data: dict, where: str) -> Any:
 
 def codec_from_dict(data: dict) -> Codec:
     """Inverse of `to_dict` for a codec. Raises `ConfigError` for an unknown type or field."""
+    require(isinstance(data, dict), f"codec={data!r}", "an object with named fields", "fields are given by name")
     kind = data.get("type")
     one_of("codec type", kind, tuple(CODEC_CLASSES), "these codecs exist")
     return _build(CODEC_CLASSES[kind], {k: v for k, v in data.items() if k != "type"}, kind)

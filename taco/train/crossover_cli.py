@@ -12,9 +12,9 @@ from taco.comm.crossover import COLLECTIVES, COMPRESSED, MEASURED, Crossover
 from taco.comm.crossover_measure import SIZES, measure
 from taco.config import require
 from taco.config.grid import TRANSPORTS
-from taco.recipes import preset
 from taco.train.launch import World, connected, pick_device, ranks_from, use_threads
 from taco.train.provenance import collect
+from taco.train.runs import find_codec
 
 KIB, MIB = 1 << 10, 1 << 20
 DTYPES = ("bfloat16", "float16", "float32")
@@ -22,7 +22,12 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--codec", required=True, metavar="NAME", help="a preset (see `taco recipes list codec`)")
+    parser.add_argument(
+        "--codec",
+        required=True,
+        metavar="NAME|FILE",
+        help="a preset (see `taco recipes list codec`), or a JSON file of a codec as in a run's policy",
+    )
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the messages (default: bfloat16)")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder of tables (default: taco/crossover in the cache)"
@@ -43,7 +48,7 @@ def cache_folder(env: Mapping[str, str]) -> Path:
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Measure, write and print the table; returns 0. Raises ConfigError for options that do not go together."""
     require(args.repeats >= 1, f"--repeats {args.repeats}", "at least 1", "a median is of some")
-    codec, ranks = preset(args.codec), ranks_from(env)
+    codec, ranks = find_codec(args.codec), ranks_from(env)
     here = World(device=pick_device(args.device, ranks.get("local_rank", 0)), transport=args.transport, **ranks)
     command = f"torchrun --nproc-per-node N -m taco crossover --codec {args.codec}"
     require(here.size > 1, f"{here.size} rank", f"at least two: {command}", "one rank sends nothing")

@@ -1,4 +1,4 @@
-"""Finding a run by name or file, and changing single fields of it. Free of torch."""
+"""Finding a run or a codec by name or file, and changing single fields of it. Free of torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from taco.config import ROLES, Codec, ConfigError, Run, require, run_from_dict, to_dict
+from taco.config import ROLES, Codec, ConfigError, Run, codec_from_dict, require, run_from_dict, to_dict
 from taco.recipes import PRESETS, preset
 
 MOST_NAMES = 20  # an error is one line that can be read
@@ -35,13 +35,32 @@ def find_run(name: str, known: dict[str, Run]) -> Run:
     require(
         is_file, f"run {name!r}", f"a JSON file or a known run: {nearest(name, known)}", "runs are looked up by name"
     )
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"got run file {path}; need a JSON run; because {error}") from error
+    data = _read(path, "run")
     if isinstance(data, dict):
         _resolve_presets_(data.get("policy"))
     return run_from_dict(data)
+
+
+def find_codec(name: str) -> Codec:
+    """The preset called `name`, or the codec in the JSON file `name`, in the form that `to_dict` gives it.
+
+    Raises `ConfigError` for an unknown name (naming near matches), a missing file, or a file that is not a codec.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    path = Path(name)
+    is_file = path.suffix == ".json" or path.exists()
+    need = f"a JSON file or a preset: {nearest(name, PRESETS)}"
+    require(is_file, f"codec {name!r}", need, "presets are looked up by name")
+    return codec_from_dict(_read(path, "codec"))
+
+
+def _read(path: Path, what: str) -> Any:
+    """The data in a JSON file of a run or codec."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"got {what} file {path}; need a JSON {what}; because {error}") from error
 
 
 def _resolve_presets_(policy: Any) -> None:

@@ -172,6 +172,8 @@ def test_a_missing_table_says_how_to_measure_it(tmp_path: Path) -> None:
         find(tmp_path, key)
     command = "torchrun --nproc-per-node 4 -m taco crossover --codec taco --dtype bfloat16 --transport host --node-size"
     assert command in str(info.value)
+    with pytest.raises(ConfigError, match=r"--codec taco\.json --dtype"):
+        find(tmp_path, replace(key, codec=replace(key.codec, group=64)))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"kind": "crossover", "version": 9}', '{"kind": "log", "version": 1}'])

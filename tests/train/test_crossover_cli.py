@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from train_cases import corpus, fit_ranks, log_of, tiny_run
 from taco import cli
 from taco.comm import Crossover
 from taco.comm.crossover import key_here, load
-from taco.config import Parallel
+from taco.config import GroupCodec, Parallel, to_dict
 from taco.recipes import policy, preset
 from taco.train.crossover_cli import cache_folder, lines, size_text
 
@@ -33,7 +34,9 @@ def _table(times: dict) -> Crossover:
 @pytest.mark.slow
 def test_measures_writes_and_prints_under_torchrun(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "taco"]
-    options = ["--codec", "int8", "--dtype", "float32", "--device", "cpu", "--max-mib", "1", "--repeats", "1"]
+    codec = GroupCodec(name="int6-signed-g64", payload="int6", group=64)
+    (tmp_path / "fitted.json").write_text(json.dumps(to_dict(codec)))
+    options = ["--codec", "fitted.json", "--dtype", "float32", "--device", "cpu", "--max-mib", "1", "--repeats", "1"]
     done = subprocess.run(
         [*launcher, "crossover", *options, "--limit", "1", "--out", str(tmp_path / "tables")],
         env=os.environ | {"PYTHONPATH": str(REPOSITORY), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
@@ -42,6 +45,7 @@ def test_measures_writes_and_prints_under_torchrun(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     [path] = (tmp_path / "tables").iterdir()
     table = load(path)
+    assert (table.key.codec, table.key.dtype) == (codec, "float32")
     assert {"commit", "date", "hardware"} <= set(table.provenance)
     assert done.stdout.splitlines() == [*lines(table), f"written to {path}"]
 
@@ -65,7 +69,8 @@ def test_tables_are_kept_in_the_users_cache_unless_told_otherwise(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--codec", "int9"], "got codec 'int9'"),
+        (["--codec", "int9"], "got codec 'int9'; need a JSON file or a preset: "),
+        (["--codec", "absent.json"], "got codec file absent.json; need "),
         (
             ["--codec", "int8"],
             "got 1 rank; need at least two: torchrun --nproc-per-node N -m taco crossover --codec int8",

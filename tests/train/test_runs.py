@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from taco.config import ConfigError, Data, Model, Override, Run, to_dict
+from taco.config import ConfigError, Data, GroupCodec, Model, Override, Run, to_dict
 from taco.recipes import preset
-from taco.train.runs import find_run, override
+from taco.train.runs import find_codec, find_run, override
 
 MODEL = Model(name="tiny", arch="gpt", layers=2, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=64, max_seq=32)
 RUN = Run(name="tiny-run", model=MODEL, data=Data(corpus="data/tiny", seq=16))
@@ -76,6 +76,38 @@ def test_damaged_run_file_is_refused(tmp_path, text):
 def test_missing_run_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=re.escape("mine.json")):
         find_run(str(tmp_path / "mine.json"), {})
+
+
+FITTED = GroupCodec(name="int6-signed-g64", payload="int6", group=64)
+
+
+def test_a_codec_is_found_by_name_and_by_file(tmp_path):
+    path = tmp_path / "fitted.json"
+    path.write_text(json.dumps(to_dict(FITTED)))
+    assert find_codec("int8") is preset("int8")
+    assert find_codec(str(path)) == FITTED
+    data = to_dict(RUN)
+    data["policy"]["tp_forward"] = json.loads(path.read_text())
+    (tmp_path / "mine.json").write_text(json.dumps(data))
+    assert find_run(str(tmp_path / "mine.json"), {}).policy.tp_forward == FITTED
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "got .*fitted.json"),
+        ("{", "got codec file .*need a JSON codec"),
+        ('"int8"', "got codec='int8'; need an object with named fields"),
+        ('{"name": "x"}', "got codec type=None; need one of NoCodec"),
+        ('{"type": "GroupCodec", "name": "x", "groop": 64}', "got unknown field groop in GroupCodec"),
+        ('{"type": "GroupCodec", "name": "x", "group": 63}', "got group=63"),
+    ],
+)
+def test_a_file_that_is_no_codec_is_refused(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "fitted.json").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        find_codec(str(tmp_path / "fitted.json"))
 
 
 def test_override_changes_only_what_it_names():

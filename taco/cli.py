@@ -99,7 +99,8 @@ def _recipes(args: argparse.Namespace) -> int:
     if args.action == "show":
         found = [items[args.name] for items in kinds.values() if args.name in items]
         known = [name for items in kinds.values() for name in items]
-        require(bool(found), f"recipe {args.name!r}", f"a known name: {nearest(args.name, known)}", "it is looked up")
+        need = f"a name from `taco recipes list`, such as {nearest(args.name, known)}"
+        require(bool(found), f"recipe {args.name!r}", need, "no recipe has this name")
         is_experiment = args.name in recipes.EXPERIMENTS
         print(json.dumps(asdict(found[0]) if is_experiment else to_dict(found[0]), indent=2))
         return 0
@@ -202,7 +203,8 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     known = [*COMMANDS, *PAPER]
     if chosen and chosen not in known:
         near = difflib.get_close_matches(chosen, known, n=1)
-        parser.error(f"got command {chosen!r}; need one of {', '.join(near or known)}")
+        nearest_one = f" (nearest: {near[0]})" if near else ""
+        parser.error(f"got command {chosen!r}; need one of {', '.join(known)}{nearest_one}; because no other exists")
     return parser
 
 

@@ -49,6 +49,13 @@ def test_unknown_recipe_names_near_ones(capsys):
     assert "gpt-mini" in _fails(capsys, "recipes", "show", "gpt-mimi")
 
 
+def test_a_near_name_reads_as_a_name(capsys):
+    expected = (
+        "got recipe 'nope'; need a name from `taco recipes list`, such as 'none'; because no recipe has this name"
+    )
+    assert _fails(capsys, "recipes", "show", "nope") == f"taco: {expected}\n"
+
+
 def test_unknown_kind_is_refused(capsys):
     assert "experiment" in _fails(capsys, "recipes", "list", "runz")
 
@@ -110,7 +117,9 @@ def test_unknown_command_names_a_near_one(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["trian"])
     assert stop.value.code == cli.BAD_INPUT
-    assert "train" in capsys.readouterr().err
+    names = ", ".join([*cli.COMMANDS, *cli.PAPER])
+    text = f"got command 'trian'; need one of {names} (nearest: train); because no other exists\n"
+    assert capsys.readouterr().err.endswith(text)
 
 
 def test_every_command_explains_itself(capsys):

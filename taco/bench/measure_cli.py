@@ -110,7 +110,8 @@ def _capture_files(paths: list[Path]) -> list[Path]:
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Measure. Raises `ConfigError` for what cannot be measured here."""
-    require(args.name in MEASURES, f"measure {args.name!r}", f"one of {nearest(args.name, MEASURES)}", "these exist")
+    need = f"a known one, such as {nearest(args.name, MEASURES)}"
+    require(args.name in MEASURES, f"measure {args.name!r}", need, "no measure has this name")
     _check_source(args.name, args.source, args.out)
     options = _options(args, env)
     captures = _capture_files(args.captures)

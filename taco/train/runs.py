@@ -12,15 +12,17 @@ from typing import Any
 from taco.config import ROLES, Codec, ConfigError, Run, codec_from_dict, require, run_from_dict, to_dict
 from taco.recipes import PRESETS, preset
 
-MOST_NAMES = 20  # an error is one line that can be read
+MOST_NAMES, FEW_NAMES = 20, 4  # an error is one line that can be read
+KINDS = {int: "an integer", float: "a number", bool: "true or false", tuple: "a list in JSON"}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known names that look most like `name`, or the first of them, as text for an error message."""
+    """The known names that look most like `name`, or all, or the first of many: text for 'such as' in an error."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
-    more = f" and {len(known) - MOST_NAMES} more (`taco recipes list`)" if len(known) > MOST_NAMES else ""
-    return ", ".join(near) if near else ", ".join(known[:MOST_NAMES]) + more or "(none are defined)"
+    shown = near or (known if len(known) <= MOST_NAMES else known[:FEW_NAMES])
+    more = "" if near or shown == known else f" and {len(known) - FEW_NAMES} more (`taco recipes list`)"
+    return ", ".join(map(repr, shown)) + more or "(none are defined)"
 
 
 def find_run(name: str, known: dict[str, Run]) -> Run:
@@ -30,11 +32,7 @@ def find_run(name: str, known: dict[str, Run]) -> Run:
     """
     if name in known:
         return known[name]
-    path = Path(name)
-    is_file = path.suffix == ".json" or path.exists()
-    require(
-        is_file, f"run {name!r}", f"a JSON file or a known run: {nearest(name, known)}", "runs are looked up by name"
-    )
+    path = _file(name, "run", known)
     data = _read(path, "run")
     if isinstance(data, dict):
         _resolve_presets_(data.get("policy"))
@@ -48,11 +46,17 @@ def find_codec(name: str) -> Codec:
     """
     if name in PRESETS:
         return PRESETS[name]
+    return codec_from_dict(_read(_file(name, "codec", PRESETS), "codec"))
+
+
+def _file(name: str, what: str, known: Iterable[str]) -> Path:
+    """The file `name`, which is not among the `known` names of runs or codecs."""
     path = Path(name)
-    is_file = path.suffix == ".json" or path.exists()
-    need = f"a JSON file or a preset: {nearest(name, PRESETS)}"
-    require(is_file, f"codec {name!r}", need, "presets are looked up by name")
-    return codec_from_dict(_read(path, "codec"))
+    if path.suffix == ".json":
+        require(path.exists(), f"no file {path}", f"an existing JSON file of a {what}", f"it names the {what}")
+    need = f"an existing JSON file or a known {what}, such as {nearest(name, known)}"
+    require(path.exists(), f"{what} {name!r}", need, "neither a file nor a recipe has this name")
+    return path
 
 
 def _read(path: Path, what: str) -> Any:
@@ -79,7 +83,7 @@ def _resolve_presets_(policy: Any) -> None:
 def _preset(where: str, text: str) -> dict:
     """The preset called `text`, as the field `where` of a run in JSON."""
     known = text in PRESETS
-    require(known, f"{where}={text!r}", f"a codec: {nearest(text, PRESETS)}", "presets are looked up by name")
+    require(known, f"{where}={text!r}", f"a preset, such as {nearest(text, PRESETS)}", "presets are looked up by name")
     return to_dict(preset(text))
 
 
@@ -93,12 +97,13 @@ def _parse(where: str, text: str, old: Any, plain: Any) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         need = f"a value like {json.dumps(plain)}"
-        raise ConfigError(f"got {where}={text!r}; need {need}; because the field is a {type(old).__name__}") from None
+        holds = KINDS.get(type(old), "JSON")
+        raise ConfigError(f"got --set {where}={text}; need {need}; because the field holds {holds}") from None
 
 
 def _field(config: Any, part: str, where: str) -> Any:
     known = {f.name for f in fields(config)} if is_dataclass(config) and not isinstance(config, Codec) else set()
-    require(part in known, f"--set {where}", f"a field: {nearest(part, known)}", f"there is no {part!r} here")
+    require(part in known, f"--set {where}", f"a field, such as {nearest(part, known)}", f"there is no {part!r} here")
     return getattr(config, part)
 
 

@@ -69,8 +69,8 @@ def test_tables_are_kept_in_the_users_cache_unless_told_otherwise(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--codec", "int9"], "got codec 'int9'; need a JSON file or a preset: "),
-        (["--codec", "absent.json"], "got codec file absent.json; need "),
+        (["--codec", "int9"], "got codec 'int9'; need an existing JSON file or a known codec, such as 'int8'"),
+        (["--codec", "absent.json"], "got no file absent.json; need an existing JSON file of a codec"),
         (
             ["--codec", "int8"],
             "got 1 rank; need at least two: torchrun --nproc-per-node N -m taco crossover --codec int8",

@@ -134,8 +134,8 @@ def prepare(
 
     inputs: files (see taco.train.data_sources), read in this order. tokenizer, files: see taco.train.tokenizer;
     bpe:<size> learns from the training split. held_out: the share of the text for 'val' (in documents, long ones in
-    pieces of about 64 KiB; finer ones of a file that holds a single document, or where a share of a small text needs
-    them), or the files of 'val'. field: key or column of the text. threads: for tokenising.
+    pieces of about 64 KiB; where those come far from the share, a file's only document and the rest of long ones in
+    finer pieces), or the files of 'val'. field: key or column of the text. threads: for tokenising.
     errors: 'replace' reads bytes that are not UTF-8 as U+FFFD. progress: show a bar if stderr is a terminal.
     `out` appears whole or not at all, also when the process is killed; overwrite replaces an existing one.
     Raises DataError for input that is absent, empty, damaged, not UTF-8, too short for two splits, or in both.

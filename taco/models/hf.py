@@ -152,6 +152,19 @@ def _to_hf(config: Model, state: Mapping[str, Tensor], vocab: int) -> dict[str, 
     return out
 
 
+def _check_ours(model: nn.Module) -> None:
+    """Raise ConfigError for a model that taco.models has not built, with what saves one of Hugging Face's."""
+    need, why = "`model.save_pretrained(path)`", "save_hf renames the weights of taco.models"
+    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        need = (
+            "`full = {k: v.full_tensor() for k, v in model.state_dict().items()}` on every rank, then "
+            "`model.save_pretrained(path, state_dict=full)` on rank 0"
+        )
+        why += ", and save_pretrained takes whole tensors"
+    ours = isinstance(getattr(model, "config", None), Model)
+    require(ours, f"{type(model).__name__}, which is none of taco.models", f"for Hugging Face's {need}", why)
+
+
 @torch.no_grad()
 def save_hf(
     model: nn.Module,
@@ -166,8 +179,9 @@ def save_hf(
     vocab: the true vocabulary; rows beyond it (padding) are left out, and config.json says this number.
     dtype: of the stored weights; None keeps the model's. state: full tensors by our names, for a model whose own
     parameters are sharded (DTensors of `model` are gathered, which every rank of their mesh has to enter).
-    Raises ConfigError for a stage of a model or a vocabulary larger than the model's.
+    Raises ConfigError for a model of Hugging Face's own, a stage of a model, a vocabulary larger than the model's.
     """
+    _check_ours(model)
     config, path = model.config, Path(path)
     vocab = vocab or config.vocab
     require(vocab <= config.vocab, f"vocab={vocab}", f"at most {config.vocab}", "the model has no more rows")

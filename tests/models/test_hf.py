@@ -4,30 +4,33 @@ import json
 
 import pytest
 import torch
+from distributed import run_ranks
 from safetensors.torch import load_file, save_file
+from torch.distributed.device_mesh import init_device_mesh
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
 from taco import models
 from taco.config import ConfigError
 from taco.models import load_hf, save_hf
 from taco.models.hf import config_from_hf
-from taco.recipes import MODELS
+from taco.parallel import parallelize
+from taco.recipes import MODELS, policy
 
 TOKENS = torch.arange(48).view(2, 24) * 11 % 61
 
 
-def reference(arch: str, *, tied: bool, seed: int = 0):
+def reference(arch: str, *, tied: bool, seed: int = 0, vocab: int = 61):
     """transformers' model on random weights of a size at which every tensor matters to the logits."""
     torch.manual_seed(seed)
     if arch == "gpt":
         config = GPT2Config(
-            vocab_size=61, n_positions=32, n_embd=32, n_layer=2, n_head=4, n_inner=96, initializer_range=0.2,
+            vocab_size=vocab, n_positions=32, n_embd=32, n_layer=2, n_head=4, n_inner=96, initializer_range=0.2,
             tie_word_embeddings=tied, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
         )  # fmt: skip
         model = GPT2LMHeadModel(config)
     else:
         config = Qwen2Config(
-            vocab_size=61, hidden_size=32, intermediate_size=80, num_hidden_layers=2, num_attention_heads=8,
+            vocab_size=vocab, hidden_size=32, intermediate_size=80, num_hidden_layers=2, num_attention_heads=8,
             num_key_value_heads=2, max_position_embeddings=32, tie_word_embeddings=tied, initializer_range=0.2,
             rms_norm_eps=1e-6, rope_parameters={"rope_type": "default", "rope_theta": 1e6},
         )  # fmt: skip
@@ -184,4 +187,23 @@ def test_a_stage_or_a_larger_vocabulary_cannot_be_saved(tmp_path):
         save_hf(models.build(MODELS["gpt-mini"], layers=range(0, 2)), tmp_path)
     with pytest.raises(ConfigError, match="at most 1024"):
         save_hf(models.build(MODELS["gpt-mini"]), tmp_path, vocab=2000)
+    assert not list(tmp_path.iterdir())
+
+
+def refused_body(rank: int, world_size: int, folder: str) -> str:
+    theirs = reference("qwen", tied=True, vocab=64)
+    model = parallelize(theirs, init_device_mesh("cpu", (2,)), policy(), loss_parallel=False)
+    with pytest.raises(ConfigError) as error:
+        save_hf(model, folder)
+    return str(error.value)
+
+
+def test_models_of_hugging_face_are_told_how_to_be_saved(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"Qwen2ForCausalLM.*need for Hugging Face's `model\.save_pretrained\(path\)`"
+    ):
+        save_hf(reference("qwen", tied=True), tmp_path)
+    for text in run_ranks(2, refused_body, str(tmp_path)):
+        assert "full_tensor() for k, v in model.state_dict().items()}` on every rank" in text
+        assert "`model.save_pretrained(path, state_dict=full)` on rank 0" in text
     assert not list(tmp_path.iterdir())

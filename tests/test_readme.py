@@ -1,0 +1,48 @@
+"""README's examples do what they say, on gloo ranks instead of GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from distributed import run_ranks
+from torch.distributed.device_mesh import init_device_mesh
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+from taco.parallel import parallelize
+from taco.recipes import policy
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+TOKENS = torch.arange(48).view(2, 24) * 11 % 64
+
+
+def example(part: str) -> str:
+    """The one Python block of the README that has `part`, for the CPU."""
+    blocks = [b for b in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if part in b]
+    assert len(blocks) == 1
+    return blocks[0].replace('"cuda"', '"cpu"')
+
+
+def hugging_face(kind: str) -> PreTrainedModel:
+    torch.manual_seed(5)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    if kind == "llama":
+        return LlamaForCausalLM(LlamaConfig(vocab_size=64, num_key_value_heads=4, **sizes))
+    return Qwen2ForCausalLM(Qwen2Config(vocab_size=64, num_key_value_heads=2, tie_word_embeddings=True, **sizes))
+
+
+def save_body(rank: int, world_size: int, kind: str, folder: str) -> None:
+    model = parallelize(hugging_face(kind), init_device_mesh("cpu", (2,)), policy(tp="int8"), loss_parallel=False)
+    with contextlib.chdir(folder):
+        exec(example("save_pretrained"), {"model": model, "torch": torch})
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+@torch.no_grad()
+def test_a_parallelized_hugging_face_model_is_saved(kind: str, tmp_path: Path) -> None:
+    run_ranks(2, save_body, kind, str(tmp_path))
+    saved, model = type(hugging_face(kind)).from_pretrained(tmp_path / "out"), hugging_face(kind).eval()
+    assert torch.equal(saved.eval()(TOKENS).logits, model(TOKENS).logits)

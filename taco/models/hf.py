@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -165,6 +166,11 @@ def _check_ours(model: nn.Module) -> None:
     require(ours, f"{type(model).__name__}, which is none of taco.models", f"for Hugging Face's {need}", why)
 
 
+def _first(x: DTensor) -> bool:
+    """Whether this process is the first rank of x's mesh."""
+    return not any(x.device_mesh.get_coordinate() or ())
+
+
 @torch.no_grad()
 def save_hf(
     model: nn.Module,
@@ -178,7 +184,8 @@ def save_hf(
 
     vocab: the true vocabulary; rows beyond it (padding) are left out, and config.json says this number.
     dtype: of the stored weights; None keeps the model's. state: full tensors by our names, for a model whose own
-    parameters are sharded (DTensors of `model` are gathered, which every rank of their mesh has to enter).
+    parameters are sharded. DTensors are gathered, which every rank of their mesh has to enter; its first rank
+    writes, and the others do not wait for it.
     Raises ConfigError for a model of Hugging Face's own, a stage of a model, a vocabulary larger than the model's.
     """
     _check_ours(model)
@@ -186,13 +193,17 @@ def save_hf(
     vocab = vocab or config.vocab
     require(vocab <= config.vocab, f"vocab={vocab}", f"at most {config.vocab}", "the model has no more rows")
     state = dict(model.state_dict() if state is None else state)
+    writes = all(_first(v) for v in state.values() if isinstance(v, DTensor))
     state = {k: v.full_tensor() if isinstance(v, DTensor) else v for k, v in state.items()}
     missing = sorted(set(build(config, device="meta").state_dict()) - set(state))
     require(not missing, f"no {', '.join(missing[:3])}", "all weights", "a checkpoint holds the whole model")
+    if not writes:
+        return
     dtype = dtype or next(iter(state.values())).dtype
     tensors = {k: v.to("cpu", dtype).contiguous() for k, v in _to_hf(config, state, vocab).items()}
     path.mkdir(parents=True, exist_ok=True)
-    part = path / f"{WEIGHTS}.part"
+    rank = dist.get_rank() if dist.is_initialized() else 0  # replicas of a model each have a rank that writes
+    part = path / f"{WEIGHTS}.{rank}.part"
     save_file(tensors, part, metadata={"format": "pt"})
     os.replace(part, path / WEIGHTS)
     text = json.dumps(config_to_hf(config, vocab, str(dtype).removeprefix("torch.")), indent=2) + "\n"

@@ -207,3 +207,15 @@ def test_models_of_hugging_face_are_told_how_to_be_saved(tmp_path):
         assert "full_tensor() for k, v in model.state_dict().items()}` on every rank" in text
         assert "`model.save_pretrained(path, state_dict=full)` on rank 0" in text
     assert not list(tmp_path.iterdir())
+
+
+def sharded_body(rank: int, world_size: int, folder: str) -> None:
+    model = models.build(MODELS["gpt-mini"], 3)
+    save_hf(parallelize(model, init_device_mesh("cpu", (2,)), policy()), f"{folder}/{rank}", vocab=1000)
+
+
+def test_a_sharded_model_is_written_once_and_whole(tmp_path):
+    run_ranks(2, sharded_body, str(tmp_path))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["0", "config.json", "model.safetensors"]
+    saved, whole = load_hf(tmp_path / "0", vocab=1024).state_dict(), models.build(MODELS["gpt-mini"], 3).state_dict()
+    assert all(torch.equal(value[:1000], saved[name][:1000]) for name, value in whole.items())

@@ -10,7 +10,15 @@ import pytest
 import torch
 from distributed import run_ranks
 from torch.distributed.device_mesh import init_device_mesh
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from taco.parallel import parallelize
 from taco.recipes import policy
@@ -46,3 +54,28 @@ def test_a_parallelized_hugging_face_model_is_saved(kind: str, tmp_path: Path) -
     run_ranks(2, save_body, kind, str(tmp_path))
     saved, model = type(hugging_face(kind)).from_pretrained(tmp_path / "out"), hugging_face(kind).eval()
     assert torch.equal(saved.eval()(TOKENS).logits, model(TOKENS).logits)
+
+
+def gpt2_body(rank: int, world_size: int, folder: str) -> tuple[float, torch.Tensor]:
+    names: dict = {}
+    with contextlib.chdir(folder):
+        exec(example("load_hf("), names)
+    return names["loss"].item(), names["tokens"]
+
+
+@torch.no_grad()
+def test_a_gpt2_is_trained_a_step_and_saved(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    model = GPT2LMHeadModel(GPT2Config(n_positions=128, n_embd=32, n_layer=2, n_head=4)).eval()
+    model.save_pretrained(tmp_path / "gpt2")
+    (first, tokens), (second, same) = run_ranks(2, gpt2_body, str(tmp_path))
+    assert torch.equal(tokens, same)
+
+    def loss(model: GPT2LMHeadModel) -> float:
+        logits = model(tokens[:, :-1]).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).item()
+
+    saved = GPT2LMHeadModel.from_pretrained(tmp_path / "gpt2-trained").eval()
+    assert first == second == pytest.approx(loss(model), rel=1e-3)
+    assert saved.config.vocab_size == 50257
+    assert loss(saved) < loss(model) - 1e-3

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from taco.codec.wire import ALIGN
 from taco.config import Codec
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -74,22 +75,22 @@ class Coder(ABC):
         check_dtype(rows.dtype, "a tensor")
         if rows.numel() == 0:
             return torch.empty(len(rows), 0, dtype=torch.uint8, device=rows.device)
-        return self._encode(rows.detach(), seeds)
+        return self._packets(self._encode(rows.detach(), seeds), len(rows), rows.shape[1], rows.dtype)
 
     def decode(self, packet: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         """packet uint8 [nbytes(numel, dtype)] -> [numel] of `dtype`, rounded to nearest even once.
 
         Raises `ValueError` for a packet of another size or type.
         """
-        self._check(packet, (self.nbytes(numel, dtype),), dtype)
+        self._check(packet, (self._size(numel, dtype),), dtype)
         return self.decode_rows(packet[None], numel, dtype)[0]
 
     def decode_rows(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         """packets uint8 [P, nbytes] -> [P, numel] of `dtype`: each row as `decode` gives it, in one go."""
-        self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)
+        self._check(packets, (len(packets), self._size(numel, dtype)), dtype)
         if numel == 0:
             return torch.empty(len(packets), 0, dtype=dtype, device=packets.device)
-        return self._decode(packets, numel, dtype).to(dtype)
+        return self._values(packets, numel, dtype).to(dtype)
 
     def roundtrip(self, x: Tensor, *, seed: int = 0) -> Tensor:
         """What the receiver of x gets; same shape and dtype."""
@@ -97,7 +98,7 @@ class Coder(ABC):
 
     def decode_sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         """packets uint8 [N >= 1, nbytes] -> their sum [numel] of `dtype`: in index order, in fp32, rounded once."""
-        self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)
+        self._check(packets, (len(packets), self._size(numel, dtype)), dtype)
         if numel == 0:
             return torch.empty(0, dtype=dtype, device=packets.device)
         return self._sum(packets, numel, dtype).to(dtype)
@@ -107,23 +108,54 @@ class Coder(ABC):
 
         `dtype` is that of the encoded tensors. Linear coders add in the coded domain, without a transform.
         """
-        self._check(packets, (len(packets), self.nbytes(numel, dtype)), dtype)
+        self._check(packets, (len(packets), self._size(numel, dtype)), dtype)
         return self.decode_sum_encode_rows(packets[None], numel, dtype, [seed])[0]
 
     def decode_sum_encode_rows(self, packets: Tensor, numel: int, dtype: torch.dtype, seeds: Sequence[int]) -> Tensor:
         """packets uint8 [S, N >= 1, nbytes] -> S Packets uint8 [S, nbytes], each as `decode_sum_encode` gives it."""
-        self._check(packets, (*packets.shape[:2], self.nbytes(numel, dtype)), dtype)
+        self._check(packets, (*packets.shape[:2], self._size(numel, dtype)), dtype)
         if numel == 0:
             return torch.empty(len(packets), 0, dtype=torch.uint8, device=packets.device)
-        return self._sum_encode(packets, numel, dtype, seeds)
+        return self._packets(self._sum_encode(packets, numel, dtype, seeds), len(packets), numel, dtype)
 
     def _sum(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-        return in_order(self._decode(packets, numel, dtype).float())
+        return in_order(self._values(packets, numel, dtype).float())
 
     def _sum_encode(self, packets: Tensor, numel: int, dtype: torch.dtype, seeds: Sequence[int]) -> Tensor:
         """packets uint8 [S, N, nbytes > 0], a seed for each sum -> uint8 [S, nbytes]."""
-        parts = self._decode(packets.flatten(0, 1), numel, dtype).float().view(*packets.shape[:2], numel)
+        parts = self._values(packets.flatten(0, 1), numel, dtype).float().view(*packets.shape[:2], numel)
         return self._encode(in_order(parts.transpose(0, 1)), seeds)
+
+    def _size(self, numel: int, dtype: torch.dtype) -> int:
+        """`nbytes`. Raises `ValueError` for a size that no packet has."""
+        size = self.nbytes(numel, dtype)
+        if size % ALIGN or size < 0 or (size > 0) != (numel > 0) or isinstance(size, float):
+            raise ValueError(
+                f"got {size!r} from {type(self).__name__}.nbytes({numel}, {dtype}); need a multiple of {ALIGN} (int), "
+                "0 for no elements alone; because packets lie one behind another in a message, each aligned"
+            )
+        return size
+
+    def _packets(self, packets: Tensor, count: int, numel: int, dtype: torch.dtype) -> Tensor:
+        """`packets` as `_encode` has made them. Raises `ValueError` unless they are uint8 [count, nbytes]."""
+        if self.path == "reference":  # kernels give what they are asked for
+            shape = (count, self._size(numel, dtype))
+            if packets.dtype != torch.uint8 or packets.shape != shape:
+                raise ValueError(
+                    f"got {packets.dtype} {list(packets.shape)} from {type(self).__name__}._encode; need uint8 "
+                    f"{list(shape)}; because nbytes({numel}, {dtype}) is what the receiver waits for"
+                )
+        return packets
+
+    def _values(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+        """`_decode`. Raises `ValueError` unless it gives [P, numel]."""
+        values = self._decode(packets, numel, dtype)
+        if values.shape != (len(packets), numel):
+            raise ValueError(
+                f"got {list(values.shape)} from {type(self).__name__}._decode; need {[len(packets), numel]}; because "
+                "a packet holds as many elements as were encoded"
+            )
+        return values
 
     def _check(self, packets: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         check_dtype(dtype, "a message")

@@ -46,6 +46,12 @@ def coder(config: Codec, backend: str = "auto") -> Coder:
     if backend not in BACKENDS:
         raise ValueError(f"got backend={backend!r}; need one of {', '.join(BACKENDS)}; because those paths exist")
     if type(config) not in _CODERS:
+        if isinstance(config, Codec):
+            kind = type(config).__name__
+            raise ValueError(
+                f"got {config!r} of a class without a coder; need taco.codec.register({kind}, ...) with its Coder, in "
+                "every process, before its first use; because its class chooses the coder"
+            )
         raise ValueError(
             f"got {config!r}; need a codec, e.g. taco.recipes.preset('int8'); because its class chooses the coder"
         )

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
+from distributed import run_ranks
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 
 from taco.codec import Coder, coder, factory, register
-from taco.comm import Meter, VirtualCommunicator
+from taco.comm import Communicator, Meter, VirtualCommunicator
 from taco.config import CODEC_CLASSES, Codec, codec_from_dict, to_dict
+from taco.models import build
+from taco.recipes import MODELS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +44,16 @@ class SignCoder(Coder):
         return packets[:, :numel].contiguous().view(torch.int8).float() * self.config.size
 
 
+def forget(codec: type[Codec]) -> None:
+    del factory._CODERS[codec], CODEC_CLASSES[codec.__name__]
+    coder.cache_clear()
+
+
 @pytest.fixture
 def registered() -> Iterator[SignCodec]:
     register(SignCodec, SignCoder)
     yield SignCodec(name="sign", size=0.5)
-    del factory._CODERS[SignCodec], CODEC_CLASSES["SignCodec"]
-    coder.cache_clear()
+    forget(SignCodec)
 
 
 def test_a_registered_codec_is_reduced_and_counted(registered):
@@ -58,14 +69,73 @@ def test_a_registered_codec_survives_json(registered):
     assert codec_from_dict(to_dict(registered)) == registered
 
 
-def test_an_unregistered_class_is_refused():
-    with pytest.raises(ValueError, match=r"got SignCodec.*; need a codec"):
+def test_an_unregistered_class_is_refused_and_told_apart_from_what_is_no_codec():
+    with pytest.raises(ValueError, match=r"got SignCodec.*; need taco\.codec\.register\(SignCodec, \.\.\.\)"):
         coder(SignCodec(name="sign"))
+    with pytest.raises(ValueError, match=r"got 'int8'; need a codec, e\.g\. taco\.recipes\.preset\('int8'\)"):
+        coder("int8")
 
 
-def test_only_new_codecs_with_coders_are_registered():
-    with pytest.raises(ValueError, match="need a dataclass below"):
-        register(SignCoder, SignCodec)
-    mimic = dataclass(frozen=True, kw_only=True)(type("GroupCodec", (Codec,), {"__annotations__": {}}))
-    with pytest.raises(ValueError, match="need another name"):
-        register(mimic, SignCoder)
+@pytest.mark.parametrize(("size", "numel"), [(30, 30), (32.0, 30), (-16, 30), (0, 30), (16, 0)])
+def test_a_size_that_no_packet_has_is_refused(size: float, numel: int):
+    class Wrong(SignCoder):
+        def nbytes(self, numel: int, dtype: torch.dtype) -> int:
+            return size
+
+    wrong, needed = Wrong(SignCodec(name="sign")), r"from Wrong\.nbytes\(\d+, torch\.float32\); need a multiple of 16"
+    with pytest.raises(ValueError, match=f"got {size} {needed}"):
+        wrong.decode(torch.zeros(32, dtype=torch.uint8), numel, torch.float32)
+
+
+def test_the_sender_finds_a_size_that_no_packet_has():
+    class Wrong(SignCoder):
+        def nbytes(self, numel: int, dtype: torch.dtype) -> int:
+            return numel
+
+    with pytest.raises(ValueError, match=r"got 30 from Wrong\.nbytes\(30, torch\.float32\); need a multiple of 16"):
+        Wrong(SignCodec(name="sign")).encode(torch.ones(30))
+
+
+@pytest.mark.parametrize("width", [16, 48])
+def test_packets_of_another_size_than_nbytes_are_refused(width: int):
+    class Wrong(SignCoder):
+        def _encode(self, rows: Tensor, seeds: Sequence[int]) -> Tensor:
+            return torch.zeros(len(rows), width, dtype=torch.uint8)
+
+    wrong, needed = Wrong(SignCodec(name="sign")), r"from Wrong\._encode; need uint8 \[1, 32\]"
+    with pytest.raises(ValueError, match=needed):
+        wrong.encode(torch.ones(30))
+    packets = torch.zeros(2, 32, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=needed):
+        wrong.decode_sum_encode(packets, 30, torch.float32)
+
+
+@pytest.mark.parametrize("method", ["decode_rows", "decode_sum", "decode_sum_encode"])
+def test_values_of_another_size_than_encoded_are_refused(method: str):
+    class Wrong(SignCoder):
+        def _decode(self, packets: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+            return packets.float()  # the padding too
+
+    wrong, packets = Wrong(SignCodec(name="sign")), torch.zeros(2, 32, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=r"got \[2, 32\] from Wrong\._decode; need \[2, 30\]"):
+        getattr(wrong, method)(packets, 30, torch.float32)
+
+
+def walk_through_body(rank: int, world_size: int) -> tuple[float, Tensor]:
+    text = (Path(factory.__file__).parent / "README.md").read_text()
+    [block] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict = {"model": build(MODELS["gpt-mini"], 3)}
+    names["mesh"] = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    try:
+        exec(block, names)
+        comm = Communicator(names["mesh"].get_group(), names["SignCodec"](name="sign", size=0.1), role="tp_forward")
+        logits = names["model"](torch.arange(32).view(2, 16))
+        return logits.abs().max().item(), comm.all_reduce(torch.tensor([2.0, -1.0, 1.0]) - 2 * rank)
+    finally:
+        forget(names["SignCodec"])
+
+
+def test_the_walk_through_of_the_readme_runs_as_written():
+    for largest, total in run_ranks(2, walk_through_body):
+        assert 0 < largest < math.inf
+        torch.testing.assert_close(total, torch.tensor([0.0, -0.2, 0.0]))

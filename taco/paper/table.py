@@ -69,7 +69,9 @@ def read_table(path: str | Path) -> list[Cells]:
     """All rows of a table as text. Raises `ValueError` for a missing, empty, foreign or truncated file."""
     path = Path(path)
     if not path.exists():
-        raise ValueError(f"got no file {path}; need a table; because figures and verdicts are made from tables only")
+        raise ValueError(
+            f"got no file {path}; need a table, which `taco tables` makes; because figures and verdicts read those"
+        )
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file)

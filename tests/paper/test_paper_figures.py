@@ -10,7 +10,6 @@ import paper_logs
 import pytest
 from matplotlib import font_manager
 
-from taco import cli
 from taco.config import ConfigError
 from taco.paper import style, tables
 from taco.paper.figures import draw
@@ -105,8 +104,3 @@ def test_an_unknown_experiment_is_named(tmp_path: Path):
 def test_a_missing_table_is_an_error(tmp_path: Path):
     with pytest.raises(ValueError, match="need a table"):
         draw.make("scaling", "mini", tmp_path, tmp_path)
-
-
-def test_command_line_draws(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    assert cli.main(["figures", "correctness", "--results", str(results), "--figures", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.split() == [str(tmp_path / "mini" / f"correctness.{end}") for end in ("svg", "png")]

@@ -11,7 +11,7 @@ from pathlib import Path
 import paper_logs
 import pytest
 
-from taco import cli, log, recipes
+from taco import log, recipes
 from taco.config import ConfigError, Parallel, to_dict
 from taco.paper import tables
 from taco.paper.table import number, read_table
@@ -277,15 +277,6 @@ def test_an_arm_is_described_by_what_it_changes(changes: dict, expected: tuple):
 )
 def test_an_arm_in_one_direction_says_which(codecs: dict, expected: tuple):
     assert ablation.change(to_dict(policy(**codecs))) == expected
-
-
-def test_command_line_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture):
-    assert cli.main(["tables", "accuracy", "--source", "mini", "--results", str(tmp_path)]) == 0
-    out, err = capsys.readouterr()
-    assert out.strip() == str(tmp_path / "mini" / "accuracy.csv")
-    runs = len(recipes.EXPERIMENTS["accuracy"].runs("mini"))
-    assert err.startswith(f"taco: {runs} of ")
-    assert f"rows have no log in {tmp_path / 'mini'}" in err
 
 
 def test_codecs_are_in_the_order_of_the_presets():

@@ -1,4 +1,4 @@
-"""`taco figures EXPERIMENT`: one CSV becomes one figure, as SVG and PNG.
+"""`taco figures [EXPERIMENT]`: one CSV becomes one figure, as SVG and PNG.
 
 Figures hold no data and compute no statistics.
 """
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from taco.config import ConfigError
+from taco.paper.tables.load import recorded
 from taco.recipes import EXPERIMENTS, SOURCES
 
 
@@ -19,7 +20,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     parser = subparsers.add_parser(
         "figures", help="CSV to SVG and PNG", description="Draw figures/SOURCE/EXPERIMENT.svg and .png from its table."
     )
-    parser.add_argument("experiment", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
+    parser.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        nargs="?",
+        default="",
+        help=f"{', '.join(EXPERIMENTS)} (default: all of which the source has a log)",
+    )
     parser.add_argument("--source", default="mini", choices=SOURCES)
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--figures", type=Path, default=Path("figures"))
@@ -27,15 +34,20 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw the figure and print where it is. Raises `ConfigError` without matplotlib."""
+    """Draw the figure, or that of every experiment with a log, and print where it is.
+
+    Raises `ConfigError` without matplotlib, for an unknown experiment and where all are asked for and there is no log.
+    """
     try:
         draw = importlib.import_module("taco.paper.figures.draw")
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"got no {error.name}; need `pip install taco[paper]`; because figures are drawn with matplotlib"
         ) from error
-    for path in draw.make(args.experiment, args.source, args.results, args.figures):
-        print(path)
+    names = [args.experiment] if args.experiment else recorded(args.source, args.results / args.source)
+    for name in names:
+        for path in draw.make(name, args.source, args.results, args.figures):
+            print(path)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`taco tables EXPERIMENT`: the logs of one source become one CSV.
+"""`taco tables [EXPERIMENT]`: the logs of one source become one CSV an experiment.
 
 Every number, median and ratio is made here; figures and verdicts only read. A run or measurement that the
 source does not have keeps its row, with status `missing` and empty numbers.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from taco.paper.table import read_table, write_table
 from taco.paper.tables import ablation, collective, measures, pareto, speed, training
-from taco.paper.tables.load import experiment, read_logs
+from taco.paper.tables.load import experiment, read_logs, recorded
 from taco.recipes import EXPERIMENTS, SOURCES
 
 TABLES = {
@@ -42,23 +42,34 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     parser = subparsers.add_parser(
         "tables", help="logs to CSV", description="Make results/SOURCE/EXPERIMENT.csv from logs."
     )
-    parser.add_argument("experiment", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
+    parser.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        nargs="?",
+        default="",
+        help=f"{', '.join(EXPERIMENTS)} (default: all of which the source has a log)",
+    )
     parser.add_argument("--source", default="mini", choices=SOURCES)
     parser.add_argument("--results", type=Path, default=Path("results"))
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the table and print where it is; on stderr how many of its rows have no log."""
-    path = make(args.experiment, args.source, args.results)
-    print(path)
-    rows = read_table(path)
-    missing = sum(row["status"] == "missing" for row in rows)
-    if missing:
-        text = (
-            f"taco: {missing} of {len(rows)} rows have no log in {path.parent} (they need the recipes' own run names)"
-        )
-        print(text, file=sys.stderr)
+    """Make the table, or that of every experiment with a log, and print where it is; on stderr how many rows have none.
+
+    Raises `ConfigError`, before any file is made, for an unknown experiment and a folder without logs.
+    """
+    if args.experiment:
+        experiment(args.experiment)
+    found = recorded(args.source, args.results / args.source)
+    for name in [args.experiment] if args.experiment else found:
+        path = make(name, args.source, args.results)
+        print(path)
+        rows = read_table(path)
+        missing = sum(row["status"] == "missing" for row in rows)
+        if missing:
+            text = f"taco: {missing} of {len(rows)} rows of {path.name} have no log in {path.parent}"
+            print(f"{text} (they need the recipes' own run names)", file=sys.stderr)
     return 0
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taco import log, recipes
-from taco.config import ConfigError, run_from_dict, to_dict
+from taco.config import ConfigError, require, run_from_dict, to_dict
 from taco.paper.table import Row, number
 from taco.recipes.speed import RELEASED
 
@@ -30,6 +30,25 @@ def experiment(name: str) -> recipes.Experiment:
             "because tables are made for the experiments of taco.recipes"
         )
     return recipes.EXPERIMENTS[name]
+
+
+def recorded(source: str, folder: Path) -> list[str]:
+    """The experiments of which `folder`, that of a source, has a finished log.
+
+    Raises `ConfigError` where it has none: it is another folder than the one meant, or nothing has run.
+    """
+    found = [
+        name
+        for name, chosen in recipes.EXPERIMENTS.items()
+        if any((folder / f"{each}.jsonl").exists() for each in chosen.logs(source) + chosen.optional(source))
+    ]
+    require(
+        bool(found),
+        f"no finished log of an experiment in {folder}",
+        "the folder of RUN.jsonl of the recipes (--results is the one above it)",
+        "tables are made from logs",
+    )
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,9 @@ BAD = {
     "tp_forward overridden twice in layer 1, 3": lambda: Policy(
         overrides=(_override(layers=(0, 1, 3)), _override(layers=(3, 1)))
     ),
+    "tp_forward of layer 1, 2 overridden with its own 'int8'; need another codec": lambda: Policy(
+        tp_forward=preset("int8"), overrides=(_override(layers=(1, 2)),)
+    ),
     "different codecs of tp_forward called int8": lambda: Policy(
         tp_forward=preset("int4"),
         overrides=(_override(), _override(layers=(1,), codec=GroupCodec(name="int8", payload="int6"))),
@@ -137,7 +140,7 @@ def test_embedding_and_head_may_have_a_codec_of_their_own():
 
 def test_a_policy_tells_the_codec_of_each_message():
     int8, int4 = preset("int8"), preset("int4")
-    chosen = Policy(tp_forward=int4, overrides=(_override(layers=(0, 2)), _override(layers=(1,), codec=int4)))
+    chosen = Policy(tp_forward=int4, overrides=(_override(layers=(0, 2)),))
     assert chosen.codec("tp_forward", "transformer.h.2.attn.c_proj") == int8
     assert chosen.codec("tp_forward", "transformer.h.1.attn.c_proj") == int4
     assert chosen.codec("tp_forward", "transformer.wte") == int4

@@ -81,9 +81,20 @@ class Policy:
             "a tuple of Override",
             "each names a role, its layers and their codec",
         )
+        self._check_overrides()
         self._check_warmup()
         for role in TENSOR_ROLES:
             self._check_names(role)
+
+    def _check_overrides(self) -> None:
+        """Raise `ConfigError` for an override that changes nothing."""
+        for each in self.overrides:
+            require(
+                each.codec != getattr(self, each.role),
+                f"{each.role} of layer {', '.join(map(str, each.layers))} overridden with its own {each.codec.name!r}",
+                f"another codec than {each.role} has",
+                "the override would change nothing",
+            )
 
     def _check_warmup(self) -> None:
         """Raise `ConfigError` for a warm-up that changes nothing."""

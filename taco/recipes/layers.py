@@ -14,9 +14,12 @@ from taco.recipes.codecs import preset
 def with_layers(chosen: Policy, layers: Mapping[str, Iterable[int]], codec: str | Codec) -> Policy:
     """`chosen` with another codec, a preset's name or one of your own, in layers[role] of each role.
 
-    Raises `ConfigError` for an unknown name or role, and for layers that `chosen` overrides already.
+    Raises `ConfigError` for an unknown name or role, a number in place of layers, layers that `chosen` overrides
+    already, and those that have this codec.
     """
     found = codec if isinstance(codec, Codec) else preset(codec)
+    for role, each in layers.items():
+        require(isinstance(each, Iterable), f"layers {each!r} of {role}", "several, e.g. (0, 11)", "each is overridden")
     more = (Override(role=role, layers=tuple(each), codec=found) for role, each in layers.items())
     return replace(chosen, overrides=(*chosen.overrides, *more))
 

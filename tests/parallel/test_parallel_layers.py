@@ -94,11 +94,11 @@ def test_each_message_has_the_bytes_and_the_communicator_of_its_blocks_codec() -
 
 
 def test_every_block_overridden_alike_is_another_codec_for_the_ends_alone() -> None:
-    """And without any a policy of layers computes what the plain one does."""
-    grid = Parallel(virtual_tp=2)
+    """And where only a name differs a policy of layers computes what the plain one does."""
+    grid, twin = Parallel(virtual_tp=2), replace(preset("int4"), name="twin")
     plain, same = (
         train(make(GPT, grid, codecs), 2)["losses"]
-        for codecs in (policy(tp="int4"), layered(("tp_forward", (0, 1), preset("int4"))))
+        for codecs in (policy(tp="int4"), layered(("tp_forward", (0, 1), twin)))
     )
     assert same == plain
     one, both = (

@@ -79,3 +79,7 @@ def test_a_policy_protects_the_chosen_layers():
     assert [each.codec.name for each in more.overrides] == ["int8", "int8", "none"]
     with pytest.raises(ConfigError, match="tp_backward overridden twice in layer 1"):
         with_layers(more, {"tp_backward": (1,)}, "int6")
+    with pytest.raises(ConfigError, match=r"layers 0 of tp_forward; need several, e\.g\. \(0, 11\)"):
+        with_layers(policy(tp="int4"), {"tp_forward": 0}, "int8")
+    with pytest.raises(ConfigError, match="tp_backward of layer 3 overridden with its own 'int4'; need another codec"):
+        with_layers(policy(tp="int4"), {"tp_backward": (3,)}, "int4")

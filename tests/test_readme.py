@@ -42,6 +42,23 @@ def hugging_face(kind: str) -> PreTrainedModel:
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=64, num_key_value_heads=2, tie_word_embeddings=True, **sizes))
 
 
+def first_body(rank: int, world_size: int) -> tuple[dict, dict]:
+    names = {"model": hugging_face("qwen2"), "tokens": TOKENS[rank // 2 :][:1]}
+    exec(example("Meter()").replace("(2, 4)", "(2, 2)"), names)
+    return names["meter"].totals(), {name: p.grad.full_tensor() for name, p in names["model"].named_parameters()}
+
+
+def test_the_first_example_averages_gradients_over_the_data_parallel_ranks() -> None:
+    model, (first, *others) = hugging_face("qwen2"), run_ranks(4, first_body)
+    sum(model(input_ids=row, labels=row).loss / 2 for row in TOKENS[:, None]).backward()
+    totals, gradients = first
+    assert totals["dp_gradient"]["messages"] == len(gradients)
+    assert 0 < totals["tp_forward"]["wire"] < totals["tp_forward"]["raw"] / 3.9
+    for name, p in model.named_parameters():
+        assert (gradients[name] - p.grad).norm() < 0.1 * p.grad.norm(), name
+        assert all(torch.equal(gradients[name], other[name]) for _, other in others)
+
+
 def save_body(rank: int, world_size: int, kind: str, folder: str) -> None:
     model = parallelize(hugging_face(kind), init_device_mesh("cpu", (2,)), policy(tp="int8"), loss_parallel=False)
     with contextlib.chdir(folder):

@@ -15,6 +15,7 @@ from torch import Tensor
 from taco.codec import coder as make_coder
 from taco.comm import algorithms
 from taco.comm.crossover import FUSED_PATHS, Crossover
+from taco.comm.errors import check_local
 from taco.comm.layout import slice_count
 from taco.comm.links import Journal, Links
 from taco.comm.meter import Mark, Meter, raw_bytes
@@ -268,6 +269,8 @@ class Collectives:
             raise ValueError(
                 f"got {len(chunks)} {what}; need {self.world_size}; because each rank of {self.role} has one"
             )
+        for chunk in chunks:
+            check_local(chunk)
 
     def _check_shards(self, chunks: Sequence[Tensor]) -> None:
         self._check_chunks(chunks, "chunks")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from taco.comm.collectives import Collectives, Observer
 from taco.comm.crossover import MEMORY_OF, Crossover
-from taco.comm.errors import CommError
+from taco.comm.errors import CommError, check_group
 from taco.comm.layout import SLICE_BYTES
 from taco.comm.links import Links, group_links
 from taco.comm.machine import device_name
@@ -67,6 +67,7 @@ class Communicator(PointToPoint, Asynchronous, Collectives):
         memory: str = "auto",
         sms: int = 0,
     ) -> None:
+        check_group(group)
         alone = group is None and not dist.is_initialized()
         rank, world_size = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
         if rank < 0:

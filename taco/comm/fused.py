@@ -19,7 +19,7 @@ from torch.library import register_fake
 from taco.codec import cuda
 from taco.codec.base import check_dtype
 from taco.comm import workspace
-from taco.comm.errors import CommError
+from taco.comm.errors import CommError, check_group
 from taco.comm.numerics import mix_seed
 from taco.comm.order import Order, order_of
 from taco.comm.plan import without_autograd
@@ -61,6 +61,8 @@ def why_not(codec: Codec, group: dist.ProcessGroup | None, device: torch.device)
         return f"codec {codec.name!r} has no fused kernel: {reason}"
     if device.type != "cuda":
         return f"tensors are on {device.type}, not on a GPU"
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA GPU"
     if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         return "the GPU is older than compute capability 9.0, whose bulk copies the kernels use"
     if not cuda.available():
@@ -121,8 +123,9 @@ class Fused:
         timeout: float = 60.0,
         memory: str = "auto",
     ) -> None:
+        check_group(group)
         if device is None or (device.type == "cuda" and device.index is None):
-            device = torch.device("cuda", torch.cuda.current_device())
+            device = torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
         if reason := why_not(codec, group, device):
             raise ValueError(f"got fused collectives where {reason}; need an unfused path; because no kernel can run")
         if torch.cuda.is_current_stream_capturing():

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taco.comm.errors import check_local
 from taco.comm.links import Journal
 
 
@@ -51,6 +52,7 @@ class Lane:
 
     def start(self, call: Callable[[], Tensor], x: Tensor) -> Pending:
         """Run `call` on x's side stream, after the current stream's work so far; on the CPU at once."""
+        check_local(x)
         if not x.is_cuda:
             return Pending(call(), None, self)
         if x.device not in self._streams:

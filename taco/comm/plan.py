@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from taco.comm.errors import check_local
+
 LIMIT = 1024  # plans that are kept
 
 # collective, elements, dtype, device, and whether all chunks have one size
@@ -49,10 +51,15 @@ class Option:
 
 
 def without_autograd(method: Callable) -> Callable:
-    """As `torch.no_grad()` on a method, without its host time, most of all where gradients are off already."""
+    """As `torch.no_grad()` on a method, without its host time, most of all where gradients are off already.
+
+    Raises ValueError for a DTensor as the method's first argument.
+    """
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
+        for x in args[1:2] or kwargs.values():
+            check_local(x)
         if not torch.is_grad_enabled():
             return method(*args, **kwargs)
         torch._C._set_grad_enabled(False)

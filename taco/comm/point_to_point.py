@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from taco.codec.base import Coder
+from taco.comm.errors import check_local
 from taco.comm.links import Journal
 from taco.comm.meter import Meter, raw_bytes
 from taco.comm.numerics import mix_seed
@@ -66,6 +67,7 @@ class PointToPoint:
 
     def packet(self, x: Tensor, *, name: str = "") -> Tensor:
         """What is sent for x: a uint8 Packet, or x's elements (flat) where it goes uncompressed. Counted as sent."""
+        check_local(x)
         flat = x.detach().reshape(-1)
         compressed = self._compressed(flat.numel(), x.dtype)
         if self.observer is not None:

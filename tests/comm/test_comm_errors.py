@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import re
 import time
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 from distributed import run_ranks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 
 from taco.comm import CommError, Communicator, VirtualCommunicator, wire_bytes
+from taco.comm.fused import Fused
 from taco.comm.select import resolve
 from taco.recipes import preset
 
@@ -85,6 +89,37 @@ def _outside(rank: int, world_size: int) -> str:
 
 def test_a_group_without_this_rank_is_refused() -> None:
     assert run_ranks(2, _outside)[1]
+
+
+def _meshes_and_dtensors(rank: int, world_size: int) -> None:
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+    for make in (partial(Communicator, role="r"), Fused):
+        with pytest.raises(ValueError, match=r"got a DeviceMesh \('tp',\); need mesh\.get_group\('tp'\); because"):
+            make(mesh["tp"], preset("int8"))
+    with pytest.raises(ValueError, match=r"need mesh\.get_group\('dp'\) or mesh\.get_group\('tp'\)"):
+        Communicator(mesh, preset("int8"), role="r")
+    with pytest.raises(ValueError, match=r"got a DeviceMesh \(\); need mesh\.get_group\(\)"):
+        Communicator(init_device_mesh("cpu", (2,)), preset("int8"), role="r")
+    x = distribute_tensor(torch.ones(8), mesh["tp"], [Replicate()])
+    comm = Communicator(mesh.get_group("tp"), preset("int8"), role="r")
+    calls = [getattr(comm, name) for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "packet")]
+    calls += [
+        comm.all_reduce_async,
+        comm.reduce_scatter_async,
+        comm.all_gather_async,
+        partial(comm.isend, dst=1 - rank),
+    ]
+    calls += [lambda x: comm.all_reduce(name="attn", x=x), lambda x: comm.all_gather_chunks(x, [8, 8])]
+    calls += [lambda x: comm.reduce_scatter_chunks([x, x]), lambda x: virtual(2).all_reduce([x, x])]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"got a DTensor \(Replicate\(\),\); need x\.to_local\(\); because"):
+            call(x)
+    assert (comm.calls, comm.messages, comm.meter.totals()) == (0, 0, {})
+    torch.testing.assert_close(comm.all_reduce(x.to_local()), torch.full((8,), 2.0), rtol=0, atol=0.02)
+
+
+def test_a_mesh_in_place_of_a_group_and_dtensors_are_refused() -> None:
+    run_ranks(2, _meshes_and_dtensors)
 
 
 def virtual(ways: int, name: str = "int8", **options) -> VirtualCommunicator:

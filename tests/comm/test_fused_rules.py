@@ -140,6 +140,13 @@ def test_the_constructor_says_why_not(codec) -> None:
         Fused(None, codec, device=CPU)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("device", [None, torch.device("cuda"), torch.device("cuda", 1)])
+def test_without_a_gpu_the_constructor_says_so(device: torch.device | None) -> None:
+    with pytest.raises(ValueError, match="got fused collectives where torch finds no CUDA GPU; need an unfused path"):
+        Fused(None, preset("int8"), device=device)
+
+
 @pytest.mark.gpu
 @built
 def test_one_rank_has_no_peers() -> None:

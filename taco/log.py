@@ -162,8 +162,13 @@ def read(path: str | Path) -> Log:
     """Read a complete log. Raises `LogError` for a missing, truncated or foreign file."""
     path = Path(path)
     if not path.exists():
-        more = " (an unfinished part exists)" if part_path(path).exists() else ""
-        raise LogError(f"got no file {path}{more}; need a finished log; because tables are made from finished runs")
+        part, need = part_path(path), "a finished log"
+        more = f", but {part}, the log of a run that is under way or was stopped" if part.exists() else ""
+        if more:
+            need += (
+                ": wait for its end, or give its command (`taco train`) again, which goes on from its last checkpoint"
+            )
+        raise LogError(f"got no file {path}{more}; need {need}; because tables are made from finished runs")
     lines = _read_lines(path)
     if not lines or lines[0].get("kind") != "header" or lines[0].get("version") != VERSION:
         raise LogError(

@@ -52,8 +52,13 @@ def test_half_written_log_is_not_a_result(tmp_path):
     path = tmp_path / "run.jsonl"
     _write(path, [1, 2]).abandon()
     assert not path.exists()
-    with pytest.raises(LogError, match="an unfinished part exists"):
+    with pytest.raises(LogError) as error:
         read(path)
+    text = str(error.value)
+    assert f"got no file {path}, but {path}.part, the log of a run that is under way or was stopped; need a" in text
+    assert "wait for its end, or give its command (`taco train`) again" in text
+    with pytest.raises(LogError, match=r"got no file \S+other\.jsonl; need a finished log; because"):
+        read(tmp_path / "other.jsonl")
 
 
 @pytest.mark.parametrize("cut", [2, 20, 60])

@@ -42,6 +42,40 @@ def hugging_face(kind: str) -> PreTrainedModel:
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=64, num_key_value_heads=2, tie_word_embeddings=True, **sizes))
 
 
+class Blocks(torch.nn.Module):
+    """A residual stack with the names of the README's plan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.blocks = torch.nn.ModuleList(torch.nn.Module() for _ in range(2))
+        for block in self.blocks:
+            block.mlp = torch.nn.Sequential()
+            block.mlp.up, block.mlp.down = torch.nn.Linear(32, 64), torch.nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block.mlp(x)
+        return x
+
+
+def plan_body(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Gradients under the README's plan, without compression and on a one-dimensional mesh."""
+    mesh = {"tp": init_device_mesh("cpu", (world_size,))}
+    names = {"model": Blocks(), "mesh": mesh, "parallelize": parallelize, "policy": lambda tp: policy()}
+    exec(example("plan = {"), names)
+    names["model"](TOKENS[:, :16].float().repeat(1, 2)).square().sum().backward()
+    return [p.grad.full_tensor() for p in names["model"].parameters()]
+
+
+def test_a_plan_of_ones_own_trains_like_the_whole_model() -> None:
+    model = Blocks()
+    model(TOKENS[:, :16].float().repeat(1, 2)).square().sum().backward()
+    for gradients in run_ranks(2, plan_body):
+        for found, parameter in zip(gradients, model.parameters(), strict=True):
+            torch.testing.assert_close(found, parameter.grad, rtol=1e-4, atol=1e-4 * parameter.grad.abs().max().item())
+
+
 def first_body(rank: int, world_size: int) -> tuple[dict, dict]:
     names = {"model": hugging_face("qwen2"), "tokens": TOKENS[rank // 2 :][:1]}
     exec(example("Meter()").replace("(2, 4)", "(2, 2)"), names)

@@ -275,3 +275,8 @@ def test_command_line(results: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     path.write_text("\n".join(line for name in artifact.BLOCKS for line in artifact.markers(name)))
     assert cli.main(["claims", "--artifact", str(path)]) == 0
     assert "| `throughput` |" in path.read_text()
+
+
+def test_verdicts_of_a_folder_without_logs_are_refused(tmp_path: Path):
+    assert cli.main(["claims", "--source", "fresh", "--results", str(tmp_path / "none")]) != 0
+    assert not (tmp_path / "none").exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 from taco.paper.claims import artifact
 from taco.paper.claims.rules import RULES, Tables, Verdict
 from taco.paper.table import Row, distinct, write_table
-from taco.paper.tables.load import PROVENANCE
+from taco.paper.tables.load import PROVENANCE, recorded
 from taco.recipes import SOURCES
 from taco.recipes.claims import CLAIMS, Claim
 
@@ -52,11 +52,15 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the verdicts and print where they are, or rewrite the artifact's generated parts."""
+    """Make the verdicts and print where they are, or rewrite the artifact's generated parts.
+
+    Raises `ConfigError`, before any file is made, for a folder without logs.
+    """
     if args.artifact:
         artifact.rewrite(args.artifact)
         print(args.artifact)
         return 0
+    recorded(args.source, args.results / args.source)
     print(make(args.source, args.results))
     return 0
 

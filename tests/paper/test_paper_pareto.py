@@ -182,8 +182,8 @@ WORDS = {
     ),
     "int4 (int8 forward in the ends)": replace(policy(tp="int4"), overrides=_over("forward", (-1,), "int8")),
     "none (int8 backward in block 2)": replace(policy(), overrides=_over("backward", (2,), "int8")),
-    "int6 forward, int4 backward (int8 for 20 steps)": replace(
-        policy(tp_forward="int6", tp_backward="int4"), warmup_steps=20, warmup=preset("int8")
+    "int6 forward, int4 backward (int8 for 7 steps)": replace(
+        policy(tp_forward="int6", tp_backward="int4"), warmup_steps=7, warmup=preset("int8")
     ),
     "int4 (none forward in block 0, int8 for 1 step)": replace(
         policy(tp="int4"), overrides=_over("forward", (0,), "none"), warmup_steps=1, warmup=preset("int8")

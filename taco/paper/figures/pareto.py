@@ -105,6 +105,7 @@ def _errors(ax: Axes, rows: list[Cells], title: str) -> list[tuple[float, float,
     ax.set(yscale="log", xlabel="block (-1: embedding and head)" if ends else "block", ylabel="relative error")
     ax.set_title(title, fontsize=6.5)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.margins(x=0.08)
+    first, last = (pick(number(r["layer"]) for r in rows) for pick in (min, max))
+    ax.set_xlim(first - 0.05 * (last - first), last + 0.25 * (last - first) + 0.1)  # the names stand at the right
     style.grid(ax, "y")
     return named

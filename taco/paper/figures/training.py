@@ -46,6 +46,7 @@ def accuracy(rows: list[Cells]) -> Figure:
     names = [style.brief(codec) for codec in codecs]
     height = max(0.17, 0.07 * max((name.count("\n") + 1 for name in names), default=1)) * len(codecs)
     fig = style.figure(3.0 + height)
+    fig.get_layout_engine().set(rect=(0.02, 0, 0.98, 1))  # inside a subfigure labels get a little less room than theirs
     ratios = (0.5 + height, 1.4)
     body = fig.subfigures()  # the legend stands outside of it, below the title
     axes = body.subplots(2, len(places), sharey="row", squeeze=False, height_ratios=ratios)

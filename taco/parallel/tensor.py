@@ -161,20 +161,6 @@ class SequenceParallel(Styled, torch_parallel.SequenceParallel):
         return module
 
 
-class SharedParallel(Styled, torch_parallel.ParallelStyle):
-    """See the module's table: parameters that see a rank's share of the work, such as the norm of each head."""
-
-    def __init__(self, *, comm: TensorComm | None = None) -> None:
-        super().__init__()
-        self.comm = comm
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        comm = self.bound(device_mesh)
-        self.shard(module, device_mesh)
-        extend(module, SequenceShard, comm=comm)
-        return module
-
-
 class PrepareModuleInput(Styled, torch_parallel.PrepareModuleInput):
     """See the module's table. `argument`: the input's keyword, where it is not positional."""
 
@@ -209,6 +195,8 @@ class PrepareModuleInput(Styled, torch_parallel.PrepareModuleInput):
 class ReplicateParallel(Styled, torch_parallel.ParallelStyle):
     """Everything that no other style takes: parameters become replicated DTensors."""
 
+    mixin: type = Replicated
+
     def __init__(self, *, comm: TensorComm | None = None) -> None:
         super().__init__()
         self.comm = comm
@@ -216,5 +204,11 @@ class ReplicateParallel(Styled, torch_parallel.ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         comm = self.bound(device_mesh)
         self.shard(module, device_mesh)
-        extend(module, Replicated, comm=comm)
+        extend(module, self.mixin, comm=comm)
         return module
+
+
+class SharedParallel(ReplicateParallel):
+    """See the module's table: parameters that see a rank's share of the work, such as the norm of each head."""
+
+    mixin = SequenceShard

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from taco.config import ConfigError
-from taco.paper.tables.load import recorded
-from taco.recipes import EXPERIMENTS, SOURCES
+from taco.paper.tables.load import add_experiment, recorded
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -20,15 +19,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     parser = subparsers.add_parser(
         "figures", help="CSV to SVG and PNG", description="Draw figures/SOURCE/EXPERIMENT.svg and .png from its table."
     )
-    parser.add_argument(
-        "experiment",
-        metavar="EXPERIMENT",
-        nargs="?",
-        default="",
-        help=f"{', '.join(EXPERIMENTS)} (default: all of which the source has a log)",
-    )
-    parser.add_argument("--source", default="mini", choices=SOURCES)
-    parser.add_argument("--results", type=Path, default=Path("results"))
+    add_experiment(parser)
     parser.add_argument("--figures", type=Path, default=Path("figures"))
     return parser
 

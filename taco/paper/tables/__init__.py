@@ -13,8 +13,7 @@ from pathlib import Path
 
 from taco.paper.table import read_table, write_table
 from taco.paper.tables import ablation, collective, measures, pareto, speed, training
-from taco.paper.tables.load import experiment, read_logs, recorded
-from taco.recipes import EXPERIMENTS, SOURCES
+from taco.paper.tables.load import add_experiment, experiment, read_logs, recorded
 
 TABLES = {
     "codec_fidelity": measures.codec_fidelity,
@@ -42,15 +41,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     parser = subparsers.add_parser(
         "tables", help="logs to CSV", description="Make results/SOURCE/EXPERIMENT.csv from logs."
     )
-    parser.add_argument(
-        "experiment",
-        metavar="EXPERIMENT",
-        nargs="?",
-        default="",
-        help=f"{', '.join(EXPERIMENTS)} (default: all of which the source has a log)",
-    )
-    parser.add_argument("--source", default="mini", choices=SOURCES)
-    parser.add_argument("--results", type=Path, default=Path("results"))
+    add_experiment(parser)
     return parser
 
 

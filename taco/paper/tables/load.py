@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import statistics
 from collections.abc import Callable, Iterable
@@ -49,6 +50,19 @@ def recorded(source: str, folder: Path) -> list[str]:
         "tables are made from logs",
     )
     return found
+
+
+def add_experiment(parser: argparse.ArgumentParser) -> None:
+    """The arguments that `taco tables` and `taco figures` share: which experiment, of which source, where."""
+    parser.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        nargs="?",
+        default="",
+        help=f"{', '.join(recipes.EXPERIMENTS)} (default: all of which the source has a log)",
+    )
+    parser.add_argument("--source", default="mini", choices=recipes.SOURCES)
+    parser.add_argument("--results", type=Path, default=Path("results"))
 
 
 @dataclass(frozen=True, kw_only=True)

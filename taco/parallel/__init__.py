@@ -5,6 +5,7 @@ virtual_tp(model, ways, policy)                 # the numerics of TP = ways in o
 setup(model_config, build, parallel, policy)    # a whole process grid, for the trainer
 """
 
+from taco.parallel.evaluation import uncompressed
 from taco.parallel.functions import TensorComm
 from taco.parallel.grid import Parallelism
 from taco.parallel.loss import virtual_cross_entropy, vocab_parallel_cross_entropy
@@ -19,7 +20,6 @@ from taco.parallel.tensor import (
     SequenceParallel,
     SharedParallel,
 )
-from taco.parallel.uncompressed import uncompressed
 from taco.parallel.virtual import virtual_tp
 
 __all__ = [

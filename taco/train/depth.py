@@ -5,7 +5,7 @@
 
 An error that a block adds travels on, so that the last block's forward error and the first block's backward error are
 those of a whole pass. Records with the codec `ROUNDING` are of a pass without codecs whose sums are rounded to the
-messages' dtype after each addition: what the dtype alone does, below which no codec can come.
+messages' dtype after each addition: what the dtype alone does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from taco.config import TENSOR_ROLES, Policy
 from taco.parallel import Parallelism, uncompressed
-from taco.parallel.uncompressed import untraced
+from taco.parallel.evaluation import untraced
 from taco.parallel.virtual import VirtualComm
 
 SEQUENCES = 4

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from taco.config import PROMPT_TOKENS, Run
 from taco.parallel import Parallelism
-from taco.parallel.uncompressed import untraced
+from taco.parallel.evaluation import untraced
 from taco.train.data import TokenDataset
 from taco.train.data_format import check
 from taco.train.depth import depth_records

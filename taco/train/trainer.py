@@ -28,7 +28,7 @@ from taco.log import LogWriter
 from taco.models import build
 from taco.models.flops import flops_per_token, parameters
 from taco.parallel import build_mesh, setup, uncompressed
-from taco.parallel.uncompressed import ACTIVATIONS, untraced
+from taco.parallel.evaluation import ACTIVATIONS, untraced
 from taco.train import checkpoint
 from taco.train.evaluate import datasets, final_records, held_out
 from taco.train.files import Files, Options, check_writable, start_step

@@ -1,7 +1,4 @@
-"""Passes that show what compression does: the same weights with messages as they are, or with no trace of the pass.
-
-`uncompressed` is for evaluation: what the weights are worth without the errors of the pass that judges them.
-"""
+"""Passes that judge weights: with messages as they are (`uncompressed`), or leaving no count behind (`untraced`)."""
 
 from __future__ import annotations
 
@@ -36,7 +33,8 @@ def untraced(communicators: Iterable[Collectives]) -> Iterator[None]:
 
 @contextmanager
 def uncompressed(par: Communicating) -> Iterator[None]:
-    """Inside, activations and their gradients travel as they are, and passes leave no trace (`untraced`).
+    """Inside, activations and their gradients travel as they are, and passes leave no trace (`untraced`): what weights
+    are worth without the errors of the pass that judges them.
 
     Collective: all ranks enter and leave it between the same messages. Weights that data parallelism sends, and
     gradients, are compressed as ever.

@@ -120,5 +120,5 @@ def _measured(case: CollectiveCase, arms: Arms, clock: Clock) -> Iterator[Record
             continue
         same = None if case.collective == "reduce_scatter" else identical(each.answer(), here)
         found = {"bytes": bytes_of(case, here.size), "wire_bytes": arm.wire_bytes, "rank_identical": same}
-        path = {"path": arm.path} if arm.path else {}
+        path = {"path": arm.path()} if arm.path else {}
         yield "row", told | asdict(timing) | found | {"rel_error": error} | path

@@ -49,7 +49,7 @@ class Arm:
     """One way to run a case. make: inputs [sets, numel] of this rank, which it must not change -> the calls on them.
 
     graph: whether a CUDA graph may hold its calls. wire_bytes: what one rank sends in a call, None where only its
-    author knows. source, note: a peer's. path: which code runs, where an arm has several.
+    author knows. source, note: a peer's. path: asked after the calls, which code ran, where an arm has several.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Arm:
     wire_bytes: int | None
     source: str = ""
     note: str = ""
-    path: str = ""
+    path: Callable[[], str] | None = None
 
 
 class Arms:
@@ -182,8 +182,10 @@ class Arms:
 
     def _packets(self, case: CollectiveCase, codec: str) -> Arm:
         made = self._through(UNFUSED, case, codec, None)
-        path = coder(preset(codec)).path
-        return Arm(name=UNFUSED, codec=codec, make=made, graph=True, wire_bytes=self._sent(case, codec), path=path)
+        sent = self._sent(case, codec)
+        return Arm(
+            name=UNFUSED, codec=codec, make=made, graph=True, wire_bytes=sent, path=lambda: coder(preset(codec)).path
+        )
 
     def _measured(self, case: CollectiveCase) -> list[str]:
         """The codecs of a case whose table has times of its collective."""
@@ -195,7 +197,7 @@ class Arms:
         sends = self._written if path in FUSED_PATHS else self._sent
         sent = sends(case, codec if path in COMPRESSED else "none")
         made = self._through(CHOSEN, case, codec, table)
-        return Arm(name=CHOSEN, codec=codec, make=made, graph=True, wire_bytes=sent, path=path)
+        return Arm(name=CHOSEN, codec=codec, make=made, graph=True, wire_bytes=sent, path=lambda: path)
 
     def _through(
         self, arm: str, case: CollectiveCase, codec: str, table: Crossover | None

@@ -101,7 +101,7 @@ def key_here(
 
 @dataclass(frozen=True, kw_only=True)
 class Crossover:
-    """Median microseconds: times[collective][size in bytes][path]. provenance: date, hardware, commit, as text.
+    """Microseconds: times[collective][size in bytes][path]. provenance: date, hardware, commit, as text.
 
     Raises ConfigError for an unknown collective or path, no sizes, or times that are not positive.
     """

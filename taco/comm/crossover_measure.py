@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -47,29 +46,33 @@ def measure(
 
     transport: of the process group (see `key_here`); with 'host' kernels use the host's memory and not the peers', with
     'tcp' none: they stand for GPUs that do not address each other. sizes: bytes of the full tensor, ascending; the
-    table ends early where memory, or after `limit_s` seconds time, is short. A time is the largest over the ranks of
-    their medians over `repeats` batches, in which the paths take turns. say: told each size. Raises ConfigError for
-    less than two ranks.
+    table ends early where memory, or after `limit_s` seconds time, is short. say: told each size.
+    A time is the largest over the ranks of their lower quartiles over `repeats` batches. All sizes take one batch after
+    the other, `repeats` times over: a disturbance of the host, which lasts longer than a batch and only ever adds,
+    then spoils few batches of a size and not all. Raises ConfigError for less than two ranks.
     """
     world_size = dist.get_world_size(group)
     require(world_size > 1, f"{world_size} rank", "at least two", "one rank sends nothing")
     key = key_here(device, transport, world_size, codec, dtype, node_size)
     paths = _paths(group, codec, key, device, dtype, memory=MEMORY_OF[transport])
     together = _Together(group, device)
-    times: dict[str, dict[int, dict[str, float]]] = {collective: {} for collective in collectives}
+    rounds = _Rounds(paths, collectives, together, device, dtype, world_size)
     start = time.perf_counter()
+    used: list[int] = []
     for size in sizes:
-        if times[collectives[0]] and together.worst(_short_of_memory(device, MEMORY * size)):
+        if used and together.worst(_short_of_memory(device, MEMORY * size)):
             say(f"stops before {size} bytes: memory is short")
             break
-        for collective in collectives:
-            x = _operand(collective, size, world_size, device, dtype)
-            calls = {p: _call(comm, collective, x) for p, comm in paths.items() if exists(p, collective)}
-            times[collective][size] = _medians(calls, together, repeats)
+        rounds.add(size)
+        used.append(size)
         say(f"{size} bytes: {time.perf_counter() - start:.0f} s so far")
         if together.worst(time.perf_counter() - start) > limit_s:
             break
-    tables: list = [Crossover(key=key, times=times, provenance=dict(provenance or {}))]
+    for size in used * (repeats - 1):
+        if together.worst(time.perf_counter() - start) > limit_s:
+            break
+        rounds.add(size)
+    tables: list = [Crossover(key=key, times=rounds.times(), provenance=dict(provenance or {}))]
     dist.broadcast_object_list(tables, group=group, group_src=0)
     return tables[0]
 
@@ -154,15 +157,46 @@ class _Together:
         return first.elapsed_time(last) * 1e3 / count
 
 
-def _medians(calls: Mapping[str, Callable[[], Tensor]], together: _Together, repeats: int) -> dict[str, float]:
-    """Microseconds of each call: the largest over the ranks of the medians over `repeats` batches."""
-    counts, samples = {}, {path: [] for path in calls}
-    for path, call in calls.items():
-        for _ in range(WARM_UP):
-            call()
-        us = together.worst(together.batch_us(call, 1))
-        counts[path] = max(1, min(MAX_CALLS, int(BATCH_US / us)))
-    for _ in range(repeats):
-        for path, call in calls.items():
-            samples[path].append(together.batch_us(call, counts[path]))
-    return dict(zip(calls, together.largest([statistics.median(each) for each in samples.values()]), strict=True))
+class _Rounds:
+    """Batches of every path of some collectives, at one size after the other."""
+
+    def __init__(
+        self,
+        paths: Mapping[str, Communicator],
+        collectives: Sequence[str],
+        together: _Together,
+        device: torch.device,
+        dtype: torch.dtype,
+        world_size: int,
+    ) -> None:
+        self.paths, self.together = paths, together
+        self.device, self.dtype, self.world_size = device, dtype, world_size
+        # of every collective, size and path: microseconds of a call in each batch
+        self.samples: dict[str, dict[int, dict[str, list[float]]]] = {collective: {} for collective in collectives}
+
+    def add(self, size: int) -> None:
+        """One batch of every path of every collective at `size` bytes. Collective."""
+        for collective, by_size in self.samples.items():
+            x = _operand(collective, size, self.world_size, self.device, self.dtype)
+            calls = {path: _call(comm, collective, x) for path, comm in self.paths.items() if exists(path, collective)}
+            found = by_size.setdefault(size, {path: [] for path in calls})
+            for path, call in calls.items():
+                for _ in range(1 if found[path] else WARM_UP):
+                    call()
+                us = self.together.worst(min(found[path]) if found[path] else self.together.batch_us(call, 1))
+                found[path].append(self.together.batch_us(call, max(1, min(MAX_CALLS, int(BATCH_US / us)))))
+
+    def times(self) -> dict[str, dict[int, dict[str, float]]]:
+        """Microseconds of a call of each path: the largest over the ranks of the batches' lower quartiles."""
+        return {
+            collective: {
+                size: dict(zip(found, self.together.largest([_low(each) for each in found.values()]), strict=True))
+                for size, found in by_size.items()
+            }
+            for collective, by_size in self.samples.items()
+        }
+
+
+def _low(samples: Sequence[float]) -> float:
+    """The lower quartile; of less than four the least."""
+    return sorted(samples)[len(samples) // 4]

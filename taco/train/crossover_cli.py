@@ -36,7 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node-size", type=int, default=0, metavar="N", help="ranks a node, as in parallel.node_size")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--max-mib", type=int, metavar="N", help="largest message (default: 256 on GPUs, 16 on CPUs)")
-    parser.add_argument("--repeats", type=int, default=11, metavar="N", help="batches of a median (default: 11)")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=11,
+        metavar="N",
+        help="batches of a time, which is their lower quartile (default: 11)",
+    )
     parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="seconds, about (default: 300)")
 
 
@@ -47,7 +53,7 @@ def cache_folder(env: Mapping[str, str]) -> Path:
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Measure, write and print the table; returns 0. Raises ConfigError for options that do not go together."""
-    require(args.repeats >= 1, f"--repeats {args.repeats}", "at least 1", "a median is of some")
+    require(args.repeats >= 1, f"--repeats {args.repeats}", "at least 1", "a time needs a batch")
     codec, ranks = find_codec(args.codec), ranks_from(env)
     here = World(device=pick_device(args.device, ranks.get("local_rank", 0)), transport=args.transport, **ranks)
     command = f"torchrun --nproc-per-node N -m taco crossover --codec {args.codec}"

@@ -140,3 +140,31 @@ def _alone(rank: int, world_size: int) -> str:
 
 def test_one_rank_has_nothing_to_measure() -> None:
     assert run_ranks(2, _alone)[1].startswith("got 1 rank; need at least two")
+
+
+class _Disturbed:
+    """A host on which every batch of 100 us takes 1000 for a while: batches 30 to 69 of 132."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def worst(self, value: float) -> float:
+        return value
+
+    def largest(self, values: list[float]) -> list[float]:
+        return values
+
+    def batch_us(self, call, count: int) -> float:
+        self.batches += 1
+        return 1000.0 if 30 <= self.batches < 70 else 100.0
+
+
+def test_a_disturbance_spoils_some_batches_of_a_size_and_not_all() -> None:
+    comm = Communicator(None, NONE, role="r")
+    host = _Disturbed()
+    rounds = crossover_measure._Rounds({"uncompressed": comm}, ("all_reduce",), host, CPU, torch.float32, 1)
+    for size in (1 << 12, 1 << 13, 1 << 14) * 43:
+        rounds.add(size)
+    assert host.batches == 132
+    assert max(max(each["uncompressed"]) for each in rounds.samples["all_reduce"].values()) == 1000
+    assert {us for by_path in rounds.times()["all_reduce"].values() for us in by_path.values()} == {100.0}

@@ -5,6 +5,7 @@ nccl, gloo      none            torch.distributed into preallocated memory; all_
 nccl-eager      none            the same called from Python, where `nccl` is a CUDA graph: not always slower
 symm-two-shot   none            torch's kernel over symmetric memory, in place
 symm-one-shot   none            the same, each rank reading everything
+symm-copies     none            torch's reduce-scatter and all-gather of the copy engines, through symmetric memory
 fused           none and each   `taco.comm.fused`: our kernel over symmetric memory
 unfused         each            `taco.comm.Communicator`: our packets, carried by the backend
 chosen          with a table    `taco.comm.Communicator` on the path that a table of `taco crossover` chooses
@@ -39,7 +40,9 @@ from taco.recipes.collective import CHOSEN, FUSED, UNFUSED
 from taco.train.launch import World
 
 SHOTS = {"two-shot": "two_shot_all_reduce_", "one-shot": "one_shot_all_reduce"}
-"""Arms symm-* and their operators."""
+"""Arms symm-* of all-reduce and their operators."""
+COPIES = {"reduce_scatter": "_low_contention_reduce_scatter", "all_gather": "_low_contention_all_gather"}
+"""The operators of symm-copies, which torch.compile uses for tensor parallelism."""
 MEMORIES = {"nvlink": "peer", "host": "host"}
 """Transport: the memory in which the ranks of our kernels meet."""
 
@@ -90,6 +93,8 @@ class Arms:
             arms.append(replace(arms[0], name=f"{arms[0].name}-eager", graph=False))
         if nvlink and case.collective == "all_reduce":
             arms += [self._symm(case, shots) for shots in SHOTS]
+        elif nvlink:
+            arms.append(self._copies(case))
         if self.grid.transport in MEMORIES:
             arms += [self._our_kernel(case, codec) for codec in ("none", *case.codecs)]
         arms += [self._packets(case, codec) for codec in case.codecs]
@@ -133,6 +138,14 @@ class Arms:
         nbytes = bytes_of(case, self.here.size)
         sent = self._sent(case, "none") if shots == "two-shot" else (self.here.size - 1) * nbytes
         return Arm(name=f"symm-{shots}", codec="none", make=make, graph=True, wire_bytes=sent)
+
+    def _copies(self, case: CollectiveCase) -> Arm:
+        def make(xs: Tensor) -> Ready:
+            op, group = getattr(torch.ops.symm_mem, COPIES[case.collective]), dist.group.WORLD.group_name
+            options = ("sum", group) if case.collective == "reduce_scatter" else (group,)
+            return Ready(calls=tuple(partial(_waited, op, x, *options) for x in xs))
+
+        return Arm(name="symm-copies", codec="none", make=make, graph=True, wire_bytes=self._sent(case, "none"))
 
     def _shared(self, xs: Tensor, place: int) -> Tensor:
         """Symmetric memory in the shape of xs, the same on all ranks; one piece serves every case.
@@ -225,6 +238,11 @@ class Arms:
         return Arm(
             name=peer.name, codec=peer.codec, make=make, graph=True, wire_bytes=None, source=peer.source, note=peer.note
         )
+
+
+def _waited(op: Callable[..., Tensor], *args: object) -> Tensor:
+    """The result of an operator that works on a stream of its own."""
+    return torch.ops._c10d_functional.wait_tensor(op(*args))
 
 
 def _reduced(x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ TRANSPORTS: dict[str, dict[str, str]] = {
     },
 }
 """Ways between the GPUs of one host, fastest first, and the environment that makes NCCL take each."""
-BASELINES = ("nccl", "nccl-eager", "symm-two-shot", "symm-one-shot", "gloo")
+BASELINES = ("nccl", "nccl-eager", "symm-two-shot", "symm-one-shot", "symm-copies", "gloo")
 """Arms that send the tensor uncompressed and are not ours."""
 FUSED, UNFUSED, CHOSEN = "fused", "unfused", "chosen"
 """Our arms: one kernel over memory of the peers or the host (codec none: elements); packets over the backend; whichever

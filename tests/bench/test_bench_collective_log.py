@@ -144,6 +144,8 @@ def test_broken_kernels_leave_their_reasons(kernels):
     assert reasons["fused", "fp8"] == "the result of the timed calls is off by 2 of the sum's norm"
     # torch's own kernels have no symmetric memory on CPUs
     assert {arm for arm, codec in reasons if codec == "none"} == {"symm-two-shot", "symm-one-shot"}
+    others = {(r["collective"], r["arm"]) for r in kernels.of("failed") if r["collective"] != "all_reduce"}
+    assert {("reduce_scatter", "symm-copies"), ("all_gather", "symm-copies")} <= others
 
 
 def test_ranks_with_other_bits_are_told(kernels):
@@ -279,7 +281,9 @@ def test_quick_look_end_to_end(alone, tmp_path: Path):
     options = ("--codecs", "int8", "--mib", "1", "--tables", str(tmp_path))
     found = measured_under_torchrun(tmp_path, "nvlink", *options)
     assert {r["collective"] for r in rows_of(found, arm="chosen")} == set(COLLECTIVES)
-    assert {r["timing"] for r in found.of("row") if r["arm"] in ("nccl", "symm-two-shot", "fused")} == {"graph"}
+    graphs = ("nccl", "symm-two-shot", "symm-copies", "fused")
+    assert {r["timing"] for r in found.of("row") if r["arm"] in graphs} == {"graph"}
+    assert {r["collective"] for r in rows_of(found, arm="symm-copies")} == {"reduce_scatter", "all_gather"}
     assert {r["timing"] for r in found.of("row") if r["arm"] == "nccl-eager"} == {"eager"}
     assert {r["path"] for r in found.of("row") if r["arm"] == "unfused"} == {"cuda"}
     assert all(r["rank_identical"] in (True, None) and r["rel_error"] < 0.02 for r in found.of("row"))

@@ -43,10 +43,11 @@ def grid_rows(transport: str) -> list[tuple[str, dict]]:
         if transport != "tcp":
             arms += [("fused", codec) for codec in ("none", *case.codecs)]
         if transport == "nvlink":
-            arms += [("symm-two-shot", "none"), ("symm-one-shot", "none")] * (case.collective == "all_reduce")
+            reduces = case.collective == "all_reduce"
+            arms += [("symm-two-shot", "none"), ("symm-one-shot", "none")] if reduces else [("symm-copies", "none")]
             records.append(("failed", failed(**where, arm="other", reason="no kernel")))
         for arm, codec in arms:
-            start = {"unfused": 60.0, "fused": 8.0, "symm-one-shot": 5.0}.get(arm, 10.0)
+            start = {"unfused": 60.0, "fused": 8.0, "symm-one-shot": 5.0, "symm-copies": 20.0}.get(arm, 10.0)
             slow = {"symm-one-shot": 1.3, "symm-two-shot": 0.9, "fused": 0.95}.get(arm, 1.0)
             us = start + slow * US_A_MIB[transport] * case.mib / RATIO[codec]
             records.append(("row", row(us, **where, arm=arm, codec=codec)))

@@ -18,6 +18,7 @@ LINES = {
     ("nccl-eager", "none"): ("NCCL, without a graph", style.OTHERS, "s", ":"),
     ("symm-two-shot", "none"): ("torch symmetric memory, two-shot", style.FAINT, "<", "-"),
     ("symm-one-shot", "none"): ("torch symmetric memory, one-shot", style.FAINT, ">", "--"),
+    ("symm-copies", "none"): ("torch symmetric memory, copy engines", style.FAINT, "<", "-"),
     (FUSED, "none"): ("ours, uncompressed", style.PLAIN, "o", "-"),
     (FUSED, "taco"): ("taco", style.PAPER, "o", "-"),
     (FUSED, "int8"): ("int8", style.OURS, "s", "-"),

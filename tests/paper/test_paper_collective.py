@@ -11,6 +11,7 @@ from collective_logs import MIB, failed, row
 from taco.paper import claims, tables
 from taco.paper.claims.verdict import FAILS, HOLDS, UNTESTABLE
 from taco.paper.figures import draw
+from taco.paper.figures.collective import collective as figure
 from taco.paper.table import Cells, read_table
 from taco.recipes import EXPERIMENTS
 from taco.recipes.collective import COLLECTIVES
@@ -197,3 +198,10 @@ def test_the_figure_of_a_quick_look_says_what_it_lacks(records: list[dict], tmp_
     made(tmp_path, *records)
     svg, _ = draw.make("collective", "fresh", tmp_path, tmp_path / "figures")
     assert svg.stat().st_size > 1000
+
+
+def test_the_legend_names_what_was_measured_and_nothing_else(tmp_path: Path):
+    copies = row(8.0, arm="symm-copies", collective="all_gather")
+    drawn = figure(made(tmp_path, row(9.0), copies, ours(5.0), failed(arm="symm-one-shot")))
+    _, labels = drawn.subfigs[0].axes[0].get_legend_handles_labels()
+    assert labels == ["NCCL, uncompressed", "torch symmetric memory, copy engines", "int8"]

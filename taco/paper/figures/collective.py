@@ -18,7 +18,7 @@ LINES = {
     ("nccl-eager", "none"): ("NCCL, without a graph", style.OTHERS, "s", ":"),
     ("symm-two-shot", "none"): ("torch symmetric memory, two-shot", style.FAINT, "<", "-"),
     ("symm-one-shot", "none"): ("torch symmetric memory, one-shot", style.FAINT, ">", "--"),
-    ("symm-copies", "none"): ("torch symmetric memory, copy engines", style.FAINT, "<", "-"),
+    ("symm-copies", "none"): ("torch symmetric memory, copy engines", style.FAINT, "P", "-."),
     (FUSED, "none"): ("ours, uncompressed", style.PLAIN, "o", "-"),
     (FUSED, "taco"): ("taco", style.PAPER, "o", "-"),
     (FUSED, "int8"): ("int8", style.OURS, "s", "-"),
@@ -51,8 +51,10 @@ def collective(rows: list[Cells]) -> Figure:
         _gains(axes[2][column], mine, UNFUSED if link == "tcp" else FUSED, f"{'ghi'[column]}  {WAYS[link]}")
     for ax, label in zip(axes[:, 0], ("us a call, NVLink", "GB/s, NVLink", "gain of the all-reduce"), strict=True):
         ax.set_ylabel(label)
-    for label, tint, mark, line in LINES.values():
-        axes[0][0].plot([], [], label=label, **_look(tint, mark, line))
+    drawn = {(r["arm"], r["codec"]) for r in measured}
+    for key, (label, tint, mark, line) in LINES.items():
+        if key in drawn:
+            axes[0][0].plot([], [], label=label, **_look(tint, mark, line))
     body.legend(loc="outside lower center", ncols=5, handletextpad=0.4, columnspacing=1.2, fontsize=6.5)
     style.notes(foot, rows)
     return fig

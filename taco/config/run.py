@@ -121,6 +121,8 @@ class Train:
     lr in 1/step units of AdamW; cosine from lr to min_lr after `warmup` linear steps over `steps`.
     dtype: compute dtype (parameters and optimizer stay fp32). eval_batches of `batch` sequences.
     checkpoint_every / monitor_every / eval_every in steps, 0 = never (the last step is always evaluated).
+    log_every: the log has a record of every so many steps, of the last and of those with a checkpoint; its loss is the
+    mean over the steps since the record before, all else is of its own step.
     sensitivity: after the last step, how far low bits in each block and direction alone move the gradient.
     generate: tokens that continue each held-out prompt after the last step, greedily; 0 = none.
     timeout_s: how long a collective may wait for a rank.
@@ -140,6 +142,7 @@ class Train:
     seed: int = 1
     eval_every: int = 0
     eval_batches: int = 4
+    log_every: int = 1
     checkpoint_every: int = 0
     monitor_every: int = 0
     generate: int = 0
@@ -147,7 +150,8 @@ class Train:
     timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
-        at_least(1, "it is a count", steps=self.steps, batch=self.batch, eval_batches=self.eval_batches)
+        counts = {"steps": self.steps, "batch": self.batch, "eval_batches": self.eval_batches}
+        at_least(1, "it is a count", **counts, log_every=self.log_every)
         at_least(
             0,
             "it is a count of steps or sequences; 0 means off or all",

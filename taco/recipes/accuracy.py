@@ -35,7 +35,7 @@ class Budget:
 
 
 def _longer(steps: int, warmup: int) -> Train:
-    more = {"eval_every": 500, "checkpoint_every": 500, "monitor_every": 1000, "generate": 32}
+    more = {"log_every": 10, "eval_every": 500, "checkpoint_every": 500, "monitor_every": 1000, "generate": 32}
     return replace(FULL_TRAIN, steps=steps, warmup=warmup, **more)
 
 

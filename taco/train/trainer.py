@@ -79,6 +79,7 @@ class Trainer:
         self.steps = StepMeter(here, self.meter, LOGGED_ROLES)
         self.log: LogWriter | None = None
         self.timings: list[tuple[float, float | None]] = []  # step, and communication in it where that is known
+        self.losses: list[float] = []  # of the steps since the log's last step record
         self.val_loss = math.nan
         self.progress = Progress(run.name, t.steps, start, quiet=here.rank > 0)
 
@@ -149,10 +150,17 @@ class Trainer:
         measured = self.steps.end(replayed=self.par.replayed)
         self.timings.append((measured["step_ms"], measured["phases_ms"].get("comm")))
         tokens_per_s = t.batch * self.run.data.seq / (measured["step_ms"] / 1e3)
-        self._write(
-            "step", step=step, loss=loss, lr=rate, grad_norm=norm, tokens_per_s=round(tokens_per_s, 1), **measured
-        )
+        self.losses.append(loss)
+        if step % t.log_every == 0 or step == t.steps or self._saves(step):
+            mean, self.losses = sum(self.losses) / len(self.losses), []
+            speed = round(tokens_per_s, 1)
+            self._write("step", step=step, loss=mean, lr=rate, grad_norm=norm, tokens_per_s=speed, **measured)
         self.progress.step(step, loss, tokens_per_s)
+
+    def _saves(self, step: int) -> bool:
+        """Whether there is a checkpoint after `step`."""
+        t = self.run.train
+        return bool(t.checkpoint_every) and (step == t.steps or step % t.checkpoint_every == 0)
 
     def _watched_step(self, step: int) -> None:
         """A step, with the observers that are due on it."""
@@ -229,7 +237,7 @@ class Trainer:
             if step == t.steps or (t.eval_every and step % t.eval_every == 0):
                 self.doing = f"evaluation after step {step}"
                 self._evaluate(step)
-            if t.checkpoint_every and (step == t.steps or step % t.checkpoint_every == 0):
+            if self._saves(step):
                 self.doing = f"checkpoint after step {step}"
                 checkpoint.save(self.files.checkpoints, step, self._state(), self.run, self.here)
 

@@ -200,10 +200,15 @@ def test_near_zero_is_decided_by_the_weaker_role(backward: float, verdict: str, 
 )
 def test_error_growth_beyond_that_of_rounding(last: float, chance: float, verdict: str, tmp_path: Path):
     first = 0.2 if last == last else math.nan
-    rows = seeds(loss("taco", 0.1) | {"first_quarter_pct": first, "last_quarter_pct": last})
-    control = loss("none", 0.0) | {"seed": 1, "first_quarter_pct": 0.01, "last_quarter_pct": chance}
+    tokens = {"planned_tokens": 1000}
+    rows = seeds(loss("taco", 0.1) | tokens | {"first_quarter_pct": first, "last_quarter_pct": last})
+    control = loss("none", 0.0) | tokens | {"seed": 1, "first_quarter_pct": 0.01, "last_quarter_pct": chance}
     assert judge("error-growth", tmp_path, [*rows, control]).verdict == verdict
     assert judge("error-growth", tmp_path, [*rows[:2], control]).verdict == UNTESTABLE
+    # drift of longer and shorter runs is another one
+    other = [r | {"planned_tokens": n, "last_quarter_pct": 9.0} for r in (*rows, control) for n in (500,)]
+    alone = [r | {"planned_tokens": 9000, "last_quarter_pct": 9.0} for r in rows]
+    assert judge("error-growth", tmp_path, [*rows, control, *other, *alone]).verdict == verdict
 
 
 @pytest.mark.parametrize(("delta", "verdict"), [(0.25, HOLDS), (0.26, FAILS), (math.nan, UNTESTABLE)])

@@ -164,6 +164,15 @@ def test_curve_and_quarters_by_hand(tmp_path: Path):
     assert final["last_quarter_pct"] == pytest.approx(sum(changes[-10:]) / 10)
 
 
+def test_runs_that_log_more_rarely_are_compared_but_for_their_curves(tmp_path: Path):
+    rare = run("taco", tp="taco")
+    rare = replace(rare, train=replace(rare.train, log_every=2))
+    found = logs_of(tmp_path, (run("none"), {"val_loss": 2.0}), (rare, {"val_loss": 2.02}))
+    _, rows = training.accuracy(found)
+    assert only(rows, part="final", log="taco")["delta_pct"] == pytest.approx(1.0)
+    assert not [r for r in rows if r["part"] == "curve"]
+
+
 def test_slow_first_steps_do_not_count(tmp_path: Path):
     made = summary.summaries(logs_of(tmp_path, (run("none"), {"tokens_per_s": 500.0, "comm": 0.4})))[0]
     assert made.tokens_per_s == 500.0

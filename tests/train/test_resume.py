@@ -57,6 +57,22 @@ def test_one_process_resumes_to_equal_bits(tmp_path, data, case):
     assert [r["step"] for r in cut.of("resume")] == [6]
 
 
+def test_a_record_every_few_steps_has_their_mean_loss_also_after_a_resume(tmp_path, data):
+    each, few = tiny_run(data), tiny_run(data, log_every=4)
+    fit(each, tmp_path / "each")
+    fit(few, tmp_path / "whole")
+    fit(few, tmp_path / "cut", stop=8)
+    assert fit(few, tmp_path / "cut") == 6
+    whole, losses = log_of(tmp_path / "whole"), [r["loss"] for r in log_of(tmp_path / "each").of("step")]
+    # of every fourth step, of the last, and of those with a checkpoint (every third)
+    spans = [(0, 3), (3, 4), (4, 6), (6, 8), (8, 9), (9, 10)]
+    assert [(r["step"], r["loss"]) for r in whole.of("step")] == [
+        (end, pytest.approx(sum(losses[start:end]) / (end - start), rel=1e-12)) for start, end in spans
+    ]
+    assert numbers(log_of(tmp_path / "cut")) == numbers(whole)
+    assert whole.end["val_loss"] == log_of(tmp_path / "each").end["val_loss"]
+
+
 def test_comparison_sees_forgotten_moments(tmp_path, data, monkeypatch):
     """The comparison above can fail: without the optimizer's moments the losses are others."""
     run = tiny_run(data)

@@ -20,9 +20,9 @@ BELOW = {"depth": "error by depth", "sensitivity": "bits in one block alone"}
 
 
 def pareto(rows: list[Cells]) -> Figure:
-    """Top: mean change of the validation loss of each policy, in panels of each model, corpus and budget. Below: errors
-    behind each block, a line per policy, and of the gradient with a codec in one block alone; each of the first model,
-    corpus and budget that has them."""
+    """Top: mean change of the validation loss of each policy, in panels of each model, corpus and budget; a dash is
+    that of the same weights without compression. Below: errors behind each block, a line per policy, and of the gradient
+    with a codec in one block alone; each of the first model, corpus and budget that has them."""
     points = [r for r in rows if r["part"] == "policy" and r["status"] == "measured"]
     if not points:
         return nothing(rows)
@@ -52,8 +52,10 @@ def pareto(rows: list[Cells]) -> Figure:
             trades.append((ax, _errors(ax, mine, title)))
     style.families(trades[0][0])
     trades[0][0].plot([], [], "s", color=BAND, label="chance")
+    if any(math.isfinite(number(r["delta_uncompressed_pct"])) for r in points):
+        trades[0][0].plot([], [], "_", color="black", label="same weights, messages as they are")
     handles, labels = trades[0][0].get_legend_handles_labels()
-    body.legend(handles, labels, loc="outside upper right", ncols=4, handletextpad=0.1, columnspacing=1.2, fontsize=6)
+    body.legend(handles, labels, loc="outside upper right", ncols=5, handletextpad=0.1, columnspacing=1.2, fontsize=6)
     style.notes(body, rows, more=style.NOTATION if any(" " in r["codec"] for r in points) else "")
     fig.draw_without_rendering()  # axes have their final size
     for ax, named in trades:
@@ -78,6 +80,7 @@ def _trade(ax: Axes, rows: list[Cells], column: str, label: str, title: str) -> 
         x, y, tint = number(r[column]), number(r["delta_pct"]), style.colour(r["codec"])
         ax.plot([x, x], [number(r["delta_low_pct"]), number(r["delta_high_pct"])], color=tint, linewidth=0.6)
         ax.plot(x, y, "o", color=tint, markersize=3.5, alpha=0.85)
+        ax.plot(x, number(r["delta_uncompressed_pct"]), "_", color=tint, markersize=7, markeredgewidth=0.8)
         named.append((x, y, style.brief(r["codec"]), tint))
     style.percents(ax, "y")
     ax.set(xlabel=label, ylabel="Δ validation loss, %")
@@ -88,13 +91,15 @@ def _trade(ax: Axes, rows: list[Cells], column: str, label: str, title: str) -> 
 
 
 def _errors(ax: Axes, rows: list[Cells], title: str) -> list[tuple[float, float, str, str]]:
-    """Draw a panel; the lines' last points as (x, y, name, colour)."""
+    """Draw a panel; the lines' last points as (x, y, name, colour). Of policies of several codecs the table alone tells
+    where there are others: their lines run along those of the parts."""
     if not rows:
         style.empty(ax, "no errors of this direction in this source")
         return []
     lines: dict[str, list[Cells]] = {}
     for r in rows:
         lines.setdefault(r["codec"], []).append(r)
+    lines = {codec: line for codec, line in lines.items() if " " not in codec} or lines
     named = []
     for codec, line in lines.items():
         xs, ys, tint = [number(r["layer"]) for r in line], [number(r["error"]) for r in line], style.colour(codec)

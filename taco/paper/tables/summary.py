@@ -116,9 +116,10 @@ class Summary:
         return self.config["train"]["steps"] * self.config["train"]["batch"] * self.config["data"]["seq"]
 
     def key(self, *, seed: bool = True, parallel: bool = True) -> str:
-        """What two runs must share to be compared: all but name, codecs and the rounding of sums, and but seed or grid
-        if asked."""
-        train = {k: v for k, v in self.config["train"].items() if seed or k != "seed"}
+        """What two runs must share to be compared: all but name, codecs, the rounding of sums and how often they log,
+        and but seed or grid if asked."""
+        but = {"log_every"} if seed else {"log_every", "seed"}
+        train = {k: v for k, v in self.config["train"].items() if k not in but}
         parts = {"model": self.config["model"], "data": self.config["data"], "train": train}
         grid = {"parallel": self.config["parallel"] | {"virtual_sum": "once"}} if parallel else {}
         return json.dumps(parts | grid, sort_keys=True)
@@ -151,7 +152,7 @@ class Summary:
     @property
     def tokens(self) -> int | None:
         train = self.config["train"]
-        return len(self.steps) * train["batch"] * self.config["data"]["seq"] if self.steps else None
+        return self.steps[-1]["step"] * train["batch"] * self.config["data"]["seq"] if self.steps else None
 
     def _warm(self) -> list[dict]:
         return self.steps[WARM_STEPS:] or self.steps

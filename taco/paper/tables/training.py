@@ -113,8 +113,9 @@ def _reference(run: Summary, runs: list[Summary]) -> Summary | None:
 
 
 def _differences(run: Summary, base: Summary | None) -> list[tuple[int, float, float]]:
-    """(step, training loss, change in percent) of the steps both runs have."""
-    reference = {s["step"]: number(s["loss"]) for s in base.steps} if base else {}
+    """(step, training loss, change in percent) of the steps both runs have; none if they log means of other spans."""
+    alike = base is not None and base.config["train"]["log_every"] == run.config["train"]["log_every"]
+    reference = {s["step"]: number(s["loss"]) for s in base.steps} if alike else {}
     return [
         (s["step"], number(s["loss"]), change_pct(number(s["loss"]), reference[s["step"]]))
         for s in run.steps

@@ -21,8 +21,11 @@ BELOW = {"depth": "error by depth", "sensitivity": "bits in one block alone"}
 
 def pareto(rows: list[Cells]) -> Figure:
     """Top: mean change of the validation loss of each policy, in panels of each model, corpus and budget; a dash is
-    that of the same weights without compression. Below: errors behind each block, a line per policy, and of the gradient
-    with a codec in one block alone; each of the first model, corpus and budget that has them."""
+    that of the same weights without compression.
+
+    Below: errors behind each block, a line per policy, and of the gradient with a codec in one block alone; each of
+    the first model, corpus and budget that has them.
+    """
     points = [r for r in rows if r["part"] == "policy" and r["status"] == "measured"]
     if not points:
         return nothing(rows)

@@ -22,9 +22,10 @@ from taco.config.codec import (
     TensorCodec,
 )
 from taco.config.grid import TRANSPORTS, VIRTUAL_SUMS, Parallel
+from taco.config.model import Model
 from taco.config.plain import CODEC_CLASSES, codec_from_dict, completed, run_from_dict, to_dict
 from taco.config.policy import ENDS, ROLES, TENSOR_ROLES, Override, Policy, block_of
-from taco.config.run import DTYPES, PROMPT_TOKENS, Data, Model, Run, Train
+from taco.config.run import DTYPES, PROMPT_TOKENS, Data, Run, Train
 
 __all__ = [
     "CODEC_CLASSES",

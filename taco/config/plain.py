@@ -9,8 +9,9 @@ from typing import Any
 from taco.config.check import ConfigError, one_of, require
 from taco.config.codec import AsymmetricCodec, CastCodec, Codec, GroupCodec, NoCodec, TahQuantCodec, TensorCodec
 from taco.config.grid import Parallel
+from taco.config.model import Model
 from taco.config.policy import Override, Policy
-from taco.config.run import Data, Model, Run, Train
+from taco.config.run import Data, Run, Train
 
 CODEC_CLASSES = {c.__name__: c for c in (NoCodec, CastCodec, TensorCodec, GroupCodec, AsymmetricCodec, TahQuantCodec)}
 _PLAIN_TYPES: dict[str, Any] = {"int": int, "float": (int, float), "bool": bool, "str": str}

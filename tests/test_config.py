@@ -117,6 +117,7 @@ BAD = {
     "run name '..'": lambda: tiny_run(name=".."),
     "seq=1": lambda: Data(seq=1),
     "steps=0": lambda: Train(steps=0),
+    "keep_checkpoints=-1": lambda: Train(keep_checkpoints=-1),
     "lr=nan": lambda: Train(lr=float("nan")),
     "clip=inf": lambda: Train(clip=float("inf")),
     "min_lr=-1": lambda: Train(min_lr=-1.0),

@@ -45,6 +45,7 @@ class Train:
     checkpoint_every / monitor_every / eval_every in steps, 0 = never (the last step is always evaluated).
     log_every: the log has a record of every so many steps, of the last and of those with a checkpoint; its loss is the
     mean over the steps since the record before, all else is of its own step.
+    keep_checkpoints: how many of the newest stay on disk, 0 = all.
     sensitivity: after the last step, how far low bits in each block and direction alone move the gradient.
     generate: tokens that continue each held-out prompt after the last step, greedily; 0 = none.
     timeout_s: how long a collective may wait for a rank.
@@ -66,6 +67,7 @@ class Train:
     eval_batches: int = 4
     log_every: int = 1
     checkpoint_every: int = 0
+    keep_checkpoints: int = 2
     monitor_every: int = 0
     generate: int = 0
     sensitivity: bool = False
@@ -81,6 +83,7 @@ class Train:
             warmup=self.warmup,
             eval_every=self.eval_every,
             checkpoint_every=self.checkpoint_every,
+            keep_checkpoints=self.keep_checkpoints,
             monitor_every=self.monitor_every,
             generate=self.generate,
             seed=self.seed,

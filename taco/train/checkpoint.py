@@ -27,7 +27,6 @@ from taco.config import Run, completed, to_dict
 from taco.train.launch import World
 
 VERSION = 1
-KEEP = 2
 _NAME = re.compile(r"step-(\d{6,})")
 
 
@@ -125,7 +124,10 @@ def set_rng_state(here: World, state: dict[str, torch.Tensor]) -> None:
 
 
 def save(root: Path, step: int, state: dict[str, Any], run: Run, here: World) -> Path:
-    """Write `state` (every rank its part) as the checkpoint of `step`; keep the newest `KEEP`. Returns its folder."""
+    """Write `state` (every rank its part) as the checkpoint of `step`; of older ones as many stay as `run` says.
+
+    Returns its folder.
+    """
     folder = _folder(root, step)
     tmp = folder.with_name(folder.name + ".tmp")
     if here.rank == 0:
@@ -143,7 +145,8 @@ def save(root: Path, step: int, state: dict[str, Any], run: Run, here: World) ->
             f.flush()
             os.fsync(f.fileno())
         os.replace(tmp, folder)
-        for old in steps(root)[:-KEEP]:
+        keep = run.train.keep_checkpoints
+        for old in steps(root)[:-keep] if keep else ():
             shutil.rmtree(_folder(root, old))
     here.barrier()
     return folder

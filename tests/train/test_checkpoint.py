@@ -37,9 +37,9 @@ def _state(model, optimizer):
     return weights | moments | checkpoint.rng_state(HERE)
 
 
-def _saved(root, steps=(2,)):
+def _saved(root, steps=(2,), **train):
     for step in steps:
-        checkpoint.save(root, step, _state(*_trained(step)), RUN, HERE)
+        checkpoint.save(root, step, _state(*_trained(step)), replace(RUN, train=Train(**train)), HERE)
     return root / f"step-{steps[-1]:06d}"
 
 
@@ -66,6 +66,12 @@ def test_newest_is_found_and_old_ones_go(tmp_path):
     assert checkpoint.steps(tmp_path) == [2, 3]
     assert checkpoint.newest(tmp_path, RUN) == 3
     assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(1, [4]), (3, [2, 3, 4]), (9, [1, 2, 3, 4]), (0, [1, 2, 3, 4])])
+def test_a_run_says_how_many_stay(tmp_path, keep, kept):
+    _saved(tmp_path, (1, 2, 3, 4), keep_checkpoints=keep)
+    assert checkpoint.steps(tmp_path) == kept
 
 
 def test_unfinished_checkpoint_does_not_count(tmp_path):

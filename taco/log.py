@@ -46,6 +46,13 @@ def part_path(path: str | Path) -> Path:
     return Path(f"{path}.part")
 
 
+def header_of(path: str | Path) -> dict:
+    """The header of the log of `path`, finished or not; {} if there is none. Raises `LogError` for another file."""
+    found = next((each for each in (Path(path), part_path(path)) if each.exists()), None)
+    lines = _read_lines(found, tolerate_tail=True) if found else []
+    return lines[0] if lines else {}
+
+
 def resumable(path: str | Path, header: dict, step: int) -> list[dict]:
     """Records of the unfinished log of `path` up to `step`, for going on after it. Changes nothing.
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from taco.log import LogError, LogWriter, part_path, read
+from taco.log import LogError, LogWriter, header_of, part_path, read
 
 HEADER = {"name": "run", "config": {"steps": 3, "lr": (1, 2)}, "provenance": {"commit": "abc"}}
 
@@ -46,6 +46,15 @@ def test_log_spells_out_values_that_json_lacks(tmp_path):
     log.close()
     record = read(tmp_path / "a.jsonl").records[0]
     assert (record["loss"], record["more"]) == ("nan", ["inf", {"x": "-inf"}])
+
+
+def test_a_header_is_read_before_and_after_the_end(tmp_path):
+    path = tmp_path / "run.jsonl"
+    assert header_of(path) == {}
+    log = _write(path, [1])
+    assert header_of(path)["name"] == "run"
+    log.close()
+    assert header_of(path)["name"] == "run"
 
 
 def test_half_written_log_is_not_a_result(tmp_path):

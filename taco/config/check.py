@@ -36,3 +36,9 @@ def positive(why: str, **values: float) -> None:
     """Raise `ConfigError` unless every field in `values` is a finite number > 0."""
     for name, value in values.items():
         require(0 < value < math.inf, f"{name}={value!r}", "a finite number > 0", why)
+
+
+def file_name(what: str, name: str, why: str) -> None:
+    """Raise ConfigError unless `name` can be a file's in any folder and leads into no other."""
+    plain = name.strip(".") and not set(name) & set("/\\\0\n")
+    require(bool(plain), f"{what} {name!r}", "a plain file name", why)

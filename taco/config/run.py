@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from taco.config.check import at_least, one_of, positive, require
+from taco.config.check import at_least, file_name, one_of, positive, require
 from taco.config.grid import Parallel
 from taco.config.model import Model
 from taco.config.policy import ROLES, TENSOR_ROLES, Policy
@@ -46,6 +46,8 @@ class Train:
     log_every: the log has a record of every so many steps, of the last and of those with a checkpoint; its loss is the
     mean over the steps since the record before, all else is of its own step.
     keep_checkpoints: how many of the newest stay on disk, 0 = all.
+    from_run, from_step: the run starts from that run's checkpoint of that step, its weights, moments and place in the
+        data, and trains the steps after it (see taco.train.fork); '' and 0: from weights of the seed.
     sensitivity: after the last step, how far low bits in each block and direction alone move the gradient.
     generate: tokens that continue each held-out prompt after the last step, greedily; 0 = none.
     timeout_s: how long a collective may wait for a rank.
@@ -68,6 +70,8 @@ class Train:
     log_every: int = 1
     checkpoint_every: int = 0
     keep_checkpoints: int = 2
+    from_run: str = ""
+    from_step: int = 0
     monitor_every: int = 0
     generate: int = 0
     sensitivity: bool = False
@@ -84,6 +88,7 @@ class Train:
             eval_every=self.eval_every,
             checkpoint_every=self.checkpoint_every,
             keep_checkpoints=self.keep_checkpoints,
+            from_step=self.from_step,
             monitor_every=self.monitor_every,
             generate=self.generate,
             seed=self.seed,
@@ -98,6 +103,24 @@ class Train:
                 0 <= value < 1, f"{name}={value!r}", "a number from 0 up to but without 1", "it weighs a mean's past"
             )
         one_of("dtype", self.dtype, DTYPES, "training runs in these")
+        self._check_fork()
+
+    def _check_fork(self) -> None:
+        """Raise ConfigError for half a place to start from, or one that leaves no step."""
+        require(
+            bool(self.from_run) == bool(self.from_step),
+            f"from_run={self.from_run!r} with from_step={self.from_step}",
+            "both or neither",
+            "a checkpoint is of a run and of a step from 1 on",
+        )
+        require(
+            self.from_step < self.steps,
+            f"from_step={self.from_step} of steps={self.steps}",
+            f"from_step below {self.steps}",
+            "the run has the steps after it",
+        )
+        if self.from_run:
+            file_name("from_run", self.from_run, "its checkpoints are in the folder called so")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +136,7 @@ class Run:
 
     def __post_init__(self) -> None:
         m, p, t = self.model, self.parallel, self.train
-        plain = self.name.strip(".") and not set(self.name) & set("/\\\0\n")
-        require(
-            bool(plain), f"run name {self.name!r}", "a plain file name", "the log and the checkpoints are called so"
-        )
+        file_name("run name", self.name, "the log and the checkpoints are called so")
         ways = p.tp * p.virtual_tp
         for name in ("hidden", "heads", "kv_heads", "ffn", "vocab"):
             value = getattr(m, name)
@@ -180,6 +200,12 @@ def _check_features(run: Run) -> None:
         "a compressed message is summed as its packets are",
     )
     run.policy.check_blocks(range(run.model.layers))
+    require(
+        t.from_run != run.name,
+        f"from_run={t.from_run!r} of the run called so",
+        "another name for this run (--set name=NEW)",
+        "its own checkpoints would be in the way of those that it starts from",
+    )
     require(
         run.policy.warmup_steps < t.steps,
         f"warmup_steps={run.policy.warmup_steps} of the policy in {t.steps} steps",

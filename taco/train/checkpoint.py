@@ -28,6 +28,8 @@ from taco.train.launch import World
 
 VERSION = 1
 _NAME = re.compile(r"step-(\d{6,})")
+_INSTEAD = " (delete that folder to use the one before it)"
+_SHOWN = 10  # steps in an error's text
 
 
 class CheckpointError(ValueError):
@@ -53,30 +55,59 @@ def newest(root: Path, run: Run) -> int | None:
     if not found:
         return None
     folder = _folder(root, found[-1])
-    try:
-        about = json.loads((folder / "run.json").read_text())
-        version, config, files = about["version"], completed(about["config"]), about["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"got {folder} without a readable run.json ({error}); need a complete checkpoint; "
-            "because training cannot continue from a part (delete that folder to use the one before it)"
-        ) from error
-    if version != VERSION:
-        raise CheckpointError(f"got {folder} of version {version}; need version {VERSION}; because the layout differs")
+    config, files = _about(folder, _INSTEAD)
     if config != completed(to_dict(run)):
         raise CheckpointError(
             f"got {folder} of another run ({differences(config, to_dict(run))}); "
             "need a checkpoint of this configuration; "
             "because resuming would continue with another model (--force starts the run again, --out puts it elsewhere)"
         )
+    _check_whole(folder, files, _INSTEAD)
+    return found[-1]
+
+
+def config_of(root: Path, step: int) -> Any:
+    """The configuration of the run, whichever it is, that wrote the checkpoint of `step` under `root`.
+
+    Raises `CheckpointError` if there is none, which names the steps nearest to it, or one that is not whole.
+    """
+    found = steps(root)
+    if step not in found:
+        near = sorted(sorted(found, key=lambda each: abs(each - step))[:_SHOWN])
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise CheckpointError(
+            f"got no checkpoint of step {step} in {root}, which has {', '.join(map(str, near)) or 'none'}{more}; "
+            "need one that is there; because a run starts from what another has left (its train.checkpoint_every and "
+            "train.keep_checkpoints)"
+        )
+    config, files = _about(_folder(root, step))
+    _check_whole(_folder(root, step), files)
+    return config
+
+
+def _about(folder: Path, advice: str = "") -> tuple[Any, dict[str, int]]:
+    """(completed configuration, bytes by name of a file) of a checkpoint. advice: ends the error's text."""
+    try:
+        about = json.loads((folder / "run.json").read_text())
+        version, config, files = about["version"], completed(about["config"]), about["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"got {folder} without a readable run.json ({error}); need a complete checkpoint; "
+            f"because training cannot continue from a part{advice}"
+        ) from error
+    if version != VERSION:
+        raise CheckpointError(f"got {folder} of version {version}; need version {VERSION}; because the layout differs")
+    return config, files
+
+
+def _check_whole(folder: Path, files: dict[str, int], advice: str = "") -> None:
     sizes = {name: (folder / name).stat().st_size if (folder / name).exists() else None for name in files}
     bad = [f"{name}: {sizes[name]} of {size} bytes" for name, size in files.items() if sizes[name] != size]
     if bad:
         raise CheckpointError(
             f"got {folder} truncated ({'; '.join(bad)}); need every file whole; "
-            "because training cannot continue from a part (delete that folder to use the one before it)"
+            f"because training cannot continue from a part{advice}"
         )
-    return found[-1]
 
 
 def differences(old: Any, new: Any, where: str = "") -> str:
@@ -124,7 +155,7 @@ def set_rng_state(here: World, state: dict[str, torch.Tensor]) -> None:
 
 
 def save(root: Path, step: int, state: dict[str, Any], run: Run, here: World) -> Path:
-    """Write `state` (every rank its part) as the checkpoint of `step`; of older ones as many stay as `run` says.
+    """Write `state` (every rank its part) as the checkpoint of `step`, and remove all but the newest, as `run` says.
 
     Returns its folder.
     """
@@ -160,7 +191,7 @@ def load_(root: Path, step: int, state: dict[str, Any], here: World) -> None:
             dcp.load(state, checkpoint_id=folder, no_dist=here.size == 1)
     except (dcp.api.CheckpointException, RuntimeError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(
-            f"got {folder} that does not load; need a checkpoint of this run; because {_first_line(error)}"
+            f"got {folder} that does not load; need one with the state of this run; because {_first_line(error)}"
         ) from error
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from taco.config import ConfigError, Run, completed, require, to_dict
 from taco.log import LogError, part_path, read, resumable
-from taco.train import checkpoint
+from taco.train import checkpoint, fork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,10 @@ class Options:
 
         Raises ConfigError for a step that the run does not have, for several in one file, and for steps without one.
         """
-        steps, last = self.capture_steps or (run.train.steps,), run.train.steps
+        steps, first, last = self.capture_steps or (run.train.steps,), run.train.from_step + 1, run.train.steps
         for step in steps:
-            need = f"a step from 1 to {last}, or nothing for the last"
-            require(1 <= step <= last, f"--capture-step {step}", need, "the run has these")
+            need = f"a step from {first} to {last}, or nothing for the last"
+            require(first <= step <= last, f"--capture-step {step}", need, "the run has these")
         if self.capture is None:
             given = " ".join(map(str, self.capture_steps))
             require(not given, f"--capture-step {given} without --capture", "a file", "what is sent is written there")
@@ -74,7 +74,7 @@ def check_writable(path: Path) -> None:
 
 
 class Files:
-    """Where a run keeps what it writes, under `options.out`."""
+    """Where a run keeps what it writes, under `options.out`; from_*: where the run does that it starts from."""
 
     def __init__(self, run: Run, options: Options) -> None:
         require(
@@ -83,8 +83,9 @@ class Files:
             "a folder name other than logged",
             "logged results are copied in by the person who measured them, never written by a run",
         )
-        self.log = options.out / "results" / options.source / f"{run.name}.jsonl"
-        self.checkpoints = options.out / "checkpoints" / options.source / run.name
+        logs, checkpoints = (options.out / kind / options.source for kind in ("results", "checkpoints"))
+        self.log, self.checkpoints = logs / f"{run.name}.jsonl", checkpoints / run.name
+        self.from_log, self.from_checkpoints = logs / f"{run.train.from_run}.jsonl", checkpoints / run.train.from_run
 
     def clear(self) -> None:
         """Remove all of it."""
@@ -115,30 +116,36 @@ def _is_finished(run: Run, files: Files, options: Options) -> bool:
 
 
 def start_step(run: Run, files: Files, options: Options) -> int | None:
-    """The step after which to go on: 0 for a new run, the newest checkpoint's, None for a finished run.
+    """The step after which to go on: `train.from_step` for a new run, the newest checkpoint's, None for a finished run.
 
     Raises `LogError`, `CheckpointError` or `ConfigError` for files that do not belong to this run; with `restart` the
     run starts again over them, and with `force` it does so always. Changes no file: what is in the way goes when the
-    new log is opened (`Files.clear`), so that a run whose data or model turn out to be bad has removed nothing.
+    new log is opened (`Files.clear`), so that a run whose data or model turn out to be bad has removed nothing. A new
+    run that starts from another's checkpoint needs it whole, with `restart` and `force`, too.
     """
     options.captures(run)
     if not options.force:
         try:
-            return _resume_step(run, files, options)
+            step = _resume_step(run, files, options)
+            if step != run.train.from_step:
+                return step
         except (LogError, checkpoint.CheckpointError, ConfigError) as error:
             if not options.restart:
                 raise
             print(f"taco: {run.name} starts again: {error}", file=sys.stderr, flush=True)
-    return 0
+    if run.train.from_run:
+        fork.parent(run, files.from_checkpoints)
+    return run.train.from_step
 
 
 def _resume_step(run: Run, files: Files, options: Options) -> int | None:
     if _is_finished(run, files, options):
         return None
-    step = checkpoint.newest(files.checkpoints, run) or 0
+    own = checkpoint.newest(files.checkpoints, run)
+    step = own or run.train.from_step
     for at, file in options.captures(run).items():
         missed = not file.exists() and at <= step
         require(not missed, f"--capture-step {at} after a resume at step {step}", "--force", "that step is done")
-    if step:
+    if own:
         resumable(files.log, {"config": to_dict(run)}, step)
     return step

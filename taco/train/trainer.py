@@ -29,7 +29,7 @@ from taco.models import build
 from taco.models.flops import flops_per_token, parameters
 from taco.parallel import build_mesh, setup, uncompressed
 from taco.parallel.evaluation import ACTIVATIONS, untraced
-from taco.train import checkpoint
+from taco.train import checkpoint, fork
 from taco.train.evaluate import datasets, final_records, held_out
 from taco.train.files import Files, Options, check_writable, start_step
 from taco.train.launch import World, world
@@ -50,12 +50,15 @@ WARM_UP_STEPS = 2
 class Trainer:
     """One rank of a run. All ranks construct and call the same things in the same order.
 
-    start: the step after which to go on. `doing` says what the rank is at, for an error's text.
+    start: the step after which to go on. fresh: there is nothing of the run's own to go on from; then `parent` is the
+    run that it starts from, if any. `doing` says what the rank is at, for an error's text.
     """
 
     def __init__(self, run: Run, here: World, options: Options, start: int) -> None:
         self.run, self.here, self.options, self.start = run, here, options, start
         self.files, self.doing = Files(run, options), "setting up"
+        self.fresh = start == run.train.from_step
+        self.parent: Run | None = None
         self.captures = options.captures(run)
         p, t = run.parallel, run.train
         torch.manual_seed(t.seed)
@@ -95,7 +98,11 @@ class Trainer:
 
     def _restore(self) -> None:
         state = self._state()
-        checkpoint.load_(self.files.checkpoints, self.start, state, self.here)
+        root, there = self.files.checkpoints, state
+        if self.fresh:
+            self.parent = self.here.agree(lambda: fork.parent(self.run, self.files.from_checkpoints))
+            root, there = self.files.from_checkpoints, fork.held(state, self.parent.policy, self.run.policy)
+        checkpoint.load_(root, self.start, there, self.here)
         model = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
         self.par.load_state_dict(model)
         checkpoint.set_rng_state(self.here, state)
@@ -116,9 +123,10 @@ class Trainer:
             header["crossover"] = {role: table.about() for role, table in tables.items()}
         for path in self.captures.values():
             check_writable(path)
-        if not self.start:
+        if self.fresh:
+            fork.check_corpus(self.run, self.files.from_log, header["corpus"])
             self.files.clear()
-        self.log = LogWriter(self.files.log, header, resume_step=self.start or None)
+        self.log = LogWriter(self.files.log, header, resume_step=None if self.fresh else self.start)
         for record in self.log.kept:
             if record["kind"] == "step":
                 self.timings.append((record["step_ms"], record["phases_ms"].get("comm")))
@@ -211,6 +219,9 @@ class Trainer:
     def fit(self) -> None:
         """Train from `start` to the last step and close the log. When interrupted, the log stays an unfinished part."""
         began = time.perf_counter()
+        if self.start:
+            self.doing = f"loading the checkpoint of step {self.start}"
+            self._restore()  # before the log: what does not load has removed nothing
         self.here.agree(self._open_log)
         if unused := self.run.unused:
             self.progress.say(f"not compressed, for want of ranks: {', '.join(map(' '.join, unused.items()))}")
@@ -227,10 +238,10 @@ class Trainer:
     def _steps(self) -> None:
         t = self.run.train
         if self.start:
-            self.doing = f"loading the checkpoint of step {self.start}"
-            self._restore()
-            self._write("resume", step=self.start, date=datetime.now(UTC).isoformat(timespec="seconds"))
-            self.progress.say(f"goes on after step {self.start}")
+            origin = {"run": t.from_run, "config": to_dict(self.parent)} if self.parent else {}
+            date = datetime.now(UTC).isoformat(timespec="seconds")
+            self._write("fork" if origin else "resume", step=self.start, date=date, **origin)
+            self.progress.say(f"goes on after step {self.start}" + (f" of {t.from_run}" if origin else ""))
         for step in range(self.start + 1, t.steps + 1):
             self.doing = f"step {step}"
             self._watched_step(step)

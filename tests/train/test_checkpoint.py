@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from taco.config import Data, Model, Run, Train
+from taco.config import Data, Model, Run, Train, run_from_dict
 from taco.train import checkpoint
 from taco.train.checkpoint import CheckpointError
 from taco.train.launch import World
@@ -72,6 +72,15 @@ def test_newest_is_found_and_old_ones_go(tmp_path):
 def test_a_run_says_how_many_stay(tmp_path, keep, kept):
     _saved(tmp_path, (1, 2, 3, 4), keep_checkpoints=keep)
     assert checkpoint.steps(tmp_path) == kept
+
+
+def test_a_step_that_is_not_there_is_refused_naming_those_around_it(tmp_path):
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 7 in .*, which has none; need"):
+        checkpoint.config_of(tmp_path, 7)
+    _saved(tmp_path, range(10, 24), keep_checkpoints=0)
+    with pytest.raises(CheckpointError, match=r"which has 10, 11, .*, 18, 19 and 4 more; need"):
+        checkpoint.config_of(tmp_path, 7)
+    assert run_from_dict(checkpoint.config_of(tmp_path, 12)).model == MODEL
 
 
 def test_unfinished_checkpoint_does_not_count(tmp_path):

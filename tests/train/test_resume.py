@@ -133,16 +133,18 @@ def test_finished_run_is_not_run_again_unless_forced(tmp_path, data):
     assert numbers(log_of(tmp_path)) == numbers(first)
 
 
-def _without_a_field(config: dict) -> None:
+def _without_fields(config: dict) -> None:
     for role in ("tp_forward", "tp_backward"):
         del config["policy"][role]["difference"]
+    for field in ("keep_checkpoints", "from_run", "from_step"):
+        del config["train"][field]
 
 
 def _age_log(path: Path) -> None:
-    """Take a field out of a log's header, as if it were written before the field existed."""
+    """Take fields out of a log's header, as if it were written before they existed."""
     header, *rest = path.read_text().splitlines(keepends=True)
     record = json.loads(header)
-    _without_a_field(record["config"])
+    _without_fields(record["config"])
     path.write_text(json.dumps(record) + "\n" + "".join(rest))
 
 
@@ -152,7 +154,7 @@ def test_what_was_written_before_a_field_existed_goes_on(tmp_path, data):
     fit(run, tmp_path / "cut", stop=8)
     for path in (tmp_path / "cut" / "checkpoints").rglob("run.json"):
         about = json.loads(path.read_text())
-        _without_a_field(about["config"])
+        _without_fields(about["config"])
         path.write_text(json.dumps(about))
     _age_log(next((tmp_path / "cut" / "results").rglob("*.part")))
     assert fit(run, tmp_path / "cut") == 6

@@ -166,7 +166,7 @@ def test_curve_and_quarters_by_hand(tmp_path: Path):
 
 def test_runs_that_log_more_rarely_are_compared_but_for_their_curves(tmp_path: Path):
     rare = run("taco", tp="taco")
-    rare = replace(rare, train=replace(rare.train, log_every=2))
+    rare = replace(rare, train=replace(rare.train, log_every=2, keep_checkpoints=0))
     found = logs_of(tmp_path, (run("none"), {"val_loss": 2.0}), (rare, {"val_loss": 2.02}))
     _, rows = training.accuracy(found)
     assert only(rows, part="final", log="taco")["delta_pct"] == pytest.approx(1.0)

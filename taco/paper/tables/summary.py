@@ -116,9 +116,9 @@ class Summary:
         return self.config["train"]["steps"] * self.config["train"]["batch"] * self.config["data"]["seq"]
 
     def key(self, *, seed: bool = True, parallel: bool = True) -> str:
-        """What two runs must share to be compared: all but name, codecs, the rounding of sums and how often they log,
-        and but seed or grid if asked."""
-        but = {"log_every"} if seed else {"log_every", "seed"}
+        """What two runs must share to be compared: all but name, codecs, the rounding of sums, how often they log and
+        how many checkpoints they keep, and but seed or grid if asked."""
+        but = {"log_every", "keep_checkpoints"} | (set() if seed else {"seed"})
         train = {k: v for k, v in self.config["train"].items() if k not in but}
         parts = {"model": self.config["model"], "data": self.config["data"], "train": train}
         grid = {"parallel": self.config["parallel"] | {"virtual_sum": "once"}} if parallel else {}

@@ -1,8 +1,10 @@
 """The runs that say what compression costs in loss, at full size, and in which order they are worth their time.
 
-    <model>-vtp<ranks>-<arm>[-code][-33m | -100m]-s<seed>
+    <model>-vtp<ranks>-<arm>[-code][-16m | -33m | -33m-parent | -33m-fork | -100m]-s<seed>
 
-The suffix is the corpus (none: English) and the tokens of training (none: 3.3 M, a look). All runs of one budget and
+The suffix is the corpus (none: English) and the tokens of training (none: 3.3 M, a look). A `fork` starts from the
+checkpoint that its `parent`, an uncompressed run of the same seed, has halfway: runs part by chance while the loss
+falls fastest, which is before that, so that forks show smaller differences than whole runs. All runs of one budget and
 seed start from the same weights and see the same data, so arms are compared in pairs; `controls` of the same seed
 compress nothing and say how far chance alone goes.
 """
@@ -27,11 +29,19 @@ FULL_TRAIN = Train(steps=200, batch=16, lr=6e-4, min_lr=6e-5, warmup=20, dtype="
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How long and on what a run trains. suffix: of its name."""
+    """How long and on what a run trains. suffix: of its name. from_step: where it leaves the uncompressed run of the
+    suffix `parent`, 0 for a run from the first step."""
 
     suffix: str
     data: Data
     train: Train
+    parent: str = ""
+    from_step: int = 0
+
+    def schedule(self, model: str, seed: int) -> Train:
+        """Its training of a model with a seed."""
+        parent = {"from_run": f"{model}-vtp{WAYS}-none{self.parent}-s{seed}", "from_step": self.from_step}
+        return replace(self.train, seed=seed, **(parent if self.parent else {}))
 
 
 def _longer(steps: int, warmup: int) -> Train:
@@ -42,6 +52,9 @@ def _longer(steps: int, warmup: int) -> Train:
 # both held-out splits are evaluated, the other domain's after the last step
 _ENGLISH, _CODE = Data(corpus=ENGLISH, seq=1024, other=CODE), Data(corpus=CODE, seq=1024, other=ENGLISH)
 _SCREEN, _FINAL = _longer(2000, 100), _longer(6104, 200)  # 32.8 M and 100.0 M tokens
+SHORT = Budget(suffix="-16m", data=_ENGLISH, train=_longer(1000, 100))
+PARENT = Budget(suffix="-33m-parent", data=_ENGLISH, train=replace(_SCREEN, keep_checkpoints=0))
+FORK = Budget(suffix="-33m-fork", data=_ENGLISH, train=_SCREEN, parent=PARENT.suffix, from_step=_SCREEN.steps // 2)
 LOOK = Budget(suffix="", data=FULL_DATA, train=FULL_TRAIN)
 SCREEN = Budget(suffix="-33m", data=_ENGLISH, train=_SCREEN)
 FINAL = Budget(suffix="-100m", data=_ENGLISH, train=_FINAL)
@@ -83,7 +96,9 @@ def grid(models: dict[str, tuple[int, ...]], data: Data, train: Train, codecs: t
 def _arms(model: str, names: Iterable[str], seeds: Iterable[int], budget: Budget) -> tuple[Run, ...]:
     """Seed by seed, so that a stop in the middle leaves whole pairs."""
     return tuple(
-        arm(model, WAYS, name, seed, budget.data, budget.train, budget.suffix) for seed in seeds for name in names
+        arm(model, WAYS, name, seed, budget.data, budget.schedule(model, seed), budget.suffix)
+        for seed in seeds
+        for name in names
     )
 
 
@@ -97,7 +112,7 @@ def _controls(
             parallel=parallel,
             policy=ARMS["none"],
             data=budget.data,
-            train=replace(budget.train, seed=seed),
+            train=budget.schedule(model, seed),
         )
         for seed in seeds
         for name, parallel in controls(WAYS, grids, orders).items()
@@ -121,6 +136,14 @@ SCREENED = (
     "int8", "int6", "int6-guarded", "int6-forward", "int6-backward", "int4-then-int8", "int6-then-int8", "taco", "fp8",
     "int8-unrotated", "int6-int4-warm", "int4-guarded",
 )  # fmt: skip
+# what a policy costs after the first half of training: every one that is no matter of the first steps
+FORKED = (
+    "taco", "int8", "int6", "int6-guarded", "int4", "int6-forward", "int6-backward", "fp8", "int8-unrotated",
+    "int4-guarded", "int8-int6", "int8-int4", "int6-int4", "int4-int8", "mxfp8", "flash-int8", "flash-int4",
+    "fp8-tensor", "sdp4bit-gradient", "tahquant", "taco-e5m2", "taco-stochastic", "int6-stochastic", "int4-stochastic",
+    "int4-first-last",
+)  # fmt: skip
+MANY_SEEDS = (1, 2, 3, 4, 5, 6, 7, 8)
 FINALISTS = ("taco", "int8", "int6", "int6-guarded")
 # codecs that an outlier in a message harms in different ways, and the same without what protects them
 SPIKED = ("taco", "int8", "int6", "int4", "fp8", "fp8-tensor", "mxfp8", "int8-unrotated", "int6-unrotated")
@@ -151,6 +174,24 @@ QUEUE: tuple[Stage, ...] = (
         + _controls(PLANTED, (2,), (1,), LOOK)
         + _arms(GPT, ("none", *SPIKED), (1,), HOT)
         + _controls(GPT, (2,), (1,), HOT),
+    ),
+    Stage(
+        name="forks",
+        why="what every policy costs in the second half of training, from one checkpoint, with chance held small",
+        runs=_arms(GPT, ("none",), (1,), PARENT)
+        + _arms(GPT, ("none", *FORKED[:4]), (1,), FORK)
+        + _controls(GPT, (), (1,), FORK)
+        + _arms(GPT, FORKED[4:], (1,), FORK)
+        + tuple(
+            run
+            for seed in SEEDS[1:]
+            for run in _arms(GPT, ("none",), (seed,), PARENT) + _arms(GPT, ("none", *FORKED[:4]), (seed,), FORK)
+        ),
+    ),
+    Stage(
+        name="seeds",
+        why="what compression from the first step costs, over enough seeds to see a third of a per cent",
+        runs=_arms(GPT, ("none", *FORKED[:3]), MANY_SEEDS, SHORT),
     ),
     Stage(
         name="screen",

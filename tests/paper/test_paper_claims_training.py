@@ -33,6 +33,8 @@ def test_the_longest_runs_judge_the_loss(tmp_path: Path):
     one = judge("near-lossless", tmp_path, [*short, longer[0]])
     assert (one.verdict, one.value) == (UNTESTABLE, pytest.approx(0.9))
     assert "over 1 pair of runs of 0.0 M tokens" in one.reason
+    forks = [row | {"shared_tokens": 4500} for row in longer]
+    assert judge("near-lossless", tmp_path, [*short, *forks]).value == pytest.approx(0.1)
     other = [row | {"planned_tokens": 9000, "model": "other"} for row in seeds(loss("taco", -3.0, 0.3))]
     assert judge("near-lossless", tmp_path, [*longer, *other]).value == pytest.approx(0.9)
     assert judge("near-lossless", tmp_path, [loss("taco", 0.1) | {"seed": s} for s in (1, 2)]).verdict == UNTESTABLE

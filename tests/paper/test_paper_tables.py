@@ -10,6 +10,7 @@ from pathlib import Path
 
 import paper_logs
 import pytest
+from table_cases import BASE, logs_of, only, run
 
 from taco import log, recipes
 from taco.config import ConfigError, Parallel, to_dict
@@ -17,30 +18,6 @@ from taco.paper import tables
 from taco.paper.table import number, read_table
 from taco.paper.tables import ablation, load, summary, training
 from taco.recipes import EXPERIMENTS, PRESETS, RUNS, policy
-
-BASE = replace(RUNS["gpt-mini-tp2pp2dp2-3d-none"], parallel=Parallel(tp=2))
-
-
-def run(name: str, *, seed: int = 1, parallel: Parallel | None = None, **codecs):
-    return replace(
-        BASE,
-        name=name,
-        policy=policy(**codecs),
-        train=replace(BASE.train, seed=seed),
-        parallel=parallel or BASE.parallel,
-    )
-
-
-def logs_of(folder: Path, *runs: tuple, missing: tuple[str, ...] = ()) -> load.Logs:
-    """Logs of (Run, options of run_log) pairs."""
-    written = {r.name: log.read(paper_logs.run_log(folder, r, **options)) for r, options in runs}
-    return load.Logs(runs=written, missing_runs=missing)
-
-
-def only(rows: list[dict], **equal) -> dict:
-    found = [r for r in rows if all(r.get(k) == v for k, v in equal.items())]
-    assert len(found) == 1, (equal, len(found))
-    return found[0]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -162,15 +139,6 @@ def test_curve_and_quarters_by_hand(tmp_path: Path):
     final = only(rows, part="final", log="taco")
     assert final["first_quarter_pct"] == pytest.approx(sum(changes[:10]) / 10)
     assert final["last_quarter_pct"] == pytest.approx(sum(changes[-10:]) / 10)
-
-
-def test_runs_that_log_more_rarely_are_compared_but_for_their_curves(tmp_path: Path):
-    rare = run("taco", tp="taco")
-    rare = replace(rare, train=replace(rare.train, log_every=2, keep_checkpoints=0))
-    found = logs_of(tmp_path, (run("none"), {"val_loss": 2.0}), (rare, {"val_loss": 2.02}))
-    _, rows = training.accuracy(found)
-    assert only(rows, part="final", log="taco")["delta_pct"] == pytest.approx(1.0)
-    assert not [r for r in rows if r["part"] == "curve"]
 
 
 def test_slow_first_steps_do_not_count(tmp_path: Path):

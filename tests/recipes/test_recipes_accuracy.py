@@ -117,6 +117,22 @@ def test_budgets_are_the_tokens_their_names_say():
     assert accuracy.CODE_FINAL.data.other == accuracy.ENGLISH
 
 
+def test_forks_leave_an_uncompressed_run_that_keeps_its_checkpoint_halfway():
+    (stage,) = (stage for stage in QUEUE if stage.name == "forks")
+    forks = [run for run in stage.runs if run.train.from_run]
+    assert {run.train.seed for run in forks} == set(accuracy.SEEDS)
+    for run in forks:
+        parent = RUNS[run.train.from_run]
+        assert (parent.policy, parent.train.from_run, parent.train.keep_checkpoints) == (ARMS["none"], "", 0)
+        assert run.train.from_step % parent.train.checkpoint_every == 0
+        assert run.train.from_step == parent.train.steps // 2
+        shared = replace(run.train, from_run="", from_step=0, keep_checkpoints=0)
+        assert (run.model, run.data, shared) == (parent.model, parent.data, parent.train)
+        assert stage.runs.index(parent) < stage.runs.index(run)
+    at_first = [name for name, chosen in ARMS.items() if chosen.warmup_steps]
+    assert not [run.name for run in forks if any(f"-{name}-33m" in run.name for name in at_first)]
+
+
 def test_the_queue_is_made_of_runs_of_the_accuracy_experiment():
     queued = {run.name for stage in QUEUE for run in stage.runs}
     accuracy_runs = EXPERIMENTS["accuracy"]

@@ -116,8 +116,9 @@ def _diverged(rows: list[Cells], plain: list[Cells]) -> Verdict | None:
 
 
 def _trained(tables: Tables, **wanted: str) -> list[Cells]:
-    """The accuracy table's runs of training as it is."""
-    return [r for r in tables.rows("accuracy", part="final", **wanted) if r["log"] not in STRESS]
+    """The accuracy table's runs of training as it is, under one policy from its first step."""
+    rows = tables.rows("accuracy", part="final", **wanted)
+    return [r for r in rows if r["log"] not in STRESS and r.get("shared_tokens") in (None, "", "0")]
 
 
 def near_lossless(claim: Claim, tables: Tables) -> Verdict:

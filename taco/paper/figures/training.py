@@ -23,14 +23,17 @@ def _unique(values) -> list:
 
 
 def places_of(rows: list[Cells]) -> list[tuple[str, ...]]:
-    """The model, TP size, corpus and tokens of training of the rows, each once."""
-    return _unique(tuple(r[k] for k in ("model", "tp", "corpus", "planned_tokens")) for r in rows)
+    """The model, TP size, corpus, tokens of training and those before the policy of the rows, each once."""
+    return _unique(tuple(r[k] for k in ("model", "tp", "corpus", "planned_tokens", "shared_tokens")) for r in rows)
 
 
 def budget_words(place: tuple[str, ...], between: str = ", ") -> str:
     """How a figure calls one of `places_of`."""
-    model, ways, corpus, tokens = place
-    return f"{model}, TP {ways}{between}{number(tokens) / 1e6:.3g} M tokens{between}{corpus}"
+    model, ways, corpus, tokens, shared = place
+    span = f"{number(tokens) / 1e6:.3g} M tokens"
+    if number(shared) > 0:
+        span = f"from {number(shared) / 1e6:.3g} to {span}"
+    return f"{model}, TP {ways}{between}{span}{between}{corpus}"
 
 
 def accuracy(rows: list[Cells]) -> Figure:

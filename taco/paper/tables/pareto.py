@@ -25,7 +25,8 @@ from taco.paper.tables.summary import (
 )
 
 PARETO = (
-    "part", "model", "tp", "codec", "dtype", "corpus", "planned_tokens", "tokens", "seeds", "pairs", "val_loss",
+    "part", "model", "tp", "codec", "dtype", "corpus", "planned_tokens", "shared_tokens", "tokens", "seeds", "pairs",
+    "val_loss",
     "delta_pct", "delta_low_pct", "delta_high_pct", "delta_to_all_pct", "delta_uncompressed_pct",
     "control_band_pct", "controls", "noise_band_pct", "within_band", "wire_ratio", "sqnr_forward_db",
     "sqnr_backward_db", "val_accuracy", "accuracy_change_points", "other_corpus", "other_loss", "other_delta_pct",
@@ -68,14 +69,21 @@ def pareto(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
 
 
 def _order(row: Row) -> tuple:
-    where = row["model"], row["tp"], row["corpus"], row["planned_tokens"], codec_rank(row["codec"])
+    where = (
+        row["model"],
+        row["tp"],
+        row["corpus"],
+        row["planned_tokens"],
+        row["shared_tokens"],
+        codec_rank(row["codec"]),
+    )
     return (*where, row["status"] == "missing", row.get("role", ""), row.get("layer", 0), row["log"])
 
 
 def _who(run: Summary) -> Row:
     return {
         "model": run.model, "tp": run.ways, "codec": run.tp_codec, "dtype": run.config["train"]["dtype"],
-        "corpus": run.corpus, "planned_tokens": run.planned_tokens,
+        "corpus": run.corpus, "planned_tokens": run.planned_tokens, "shared_tokens": run.shared_tokens,
     }  # fmt: skip
 
 

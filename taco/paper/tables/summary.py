@@ -115,10 +115,16 @@ class Summary:
         """Of the whole run, whether or not it has a log."""
         return self.config["train"]["steps"] * self.config["train"]["batch"] * self.config["data"]["seq"]
 
+    @property
+    def shared_tokens(self) -> int:
+        """Tokens before the checkpoint that a run starts from, learned under its parent's policy; 0 without one."""
+        train = self.config["train"]
+        return train["from_step"] * train["batch"] * self.config["data"]["seq"]
+
     def key(self, *, seed: bool = True, parallel: bool = True) -> str:
         """What two runs must share to be compared: all but name, codecs, the rounding of sums, how often they log and
         how many checkpoints they keep, and but seed or grid if asked."""
-        but = {"log_every", "keep_checkpoints"} | (set() if seed else {"seed"})
+        but = {"log_every", "keep_checkpoints"} | (set() if seed else {"seed", "from_run"})
         train = {k: v for k, v in self.config["train"].items() if k not in but}
         parts = {"model": self.config["model"], "data": self.config["data"], "train": train}
         grid = {"parallel": self.config["parallel"] | {"virtual_sum": "once"}} if parallel else {}
@@ -206,9 +212,10 @@ def summaries(logs: Logs) -> list[Summary]:
 
 
 def baseline(run: Summary, runs: list[Summary]) -> Summary | None:
-    """The measured uncompressed run that differs from `run` in nothing but its codecs, and has read the same tokens."""
+    """The measured uncompressed run that differs from `run` in nothing but its codecs, and has read the same tokens; of
+    several the first that was run, whatever its loss."""
     same = [r for r in runs if _plain_as(r, run) and not r.control and r.key() == run.key()]
-    return min(same, key=lambda r: r.name) if same else None
+    return min(same, key=lambda r: (r.log.header["provenance"].get("date") or "", r.name)) if same else None
 
 
 def change_pct(value: float, reference: float) -> float:

@@ -27,7 +27,8 @@ CURVE_POINTS = 20
 """Points of a training-loss curve: each is the mean over an equal span of steps."""
 
 ACCURACY = (
-    "part", "model", "tp", "virtual", "codec", "virtual_sum", "dtype", "corpus", "planned_tokens", "step", "tokens",
+    "part", "model", "tp", "virtual", "codec", "virtual_sum", "dtype", "corpus", "planned_tokens", "shared_tokens",
+    "step", "tokens",
     "train_loss", "val_loss", "delta_pct", "noise_band_pct", "control_band_pct", "first_quarter_pct",
     "last_quarter_pct", "val_accuracy", "val_loss_uncompressed", "delta_uncompressed_pct",
     "other_corpus", "other_loss", "other_accuracy", "wire_ratio", *PROVENANCE,
@@ -50,6 +51,7 @@ def accuracy(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
     first_quarter_pct and last_quarter_pct: mean absolute difference of the training loss to the same-seed baseline
     over the first and the last quarter of the steps. control_band_pct: how far uncompressed runs of the baseline's seed
     are from it that differ by rounding alone; noise_band_pct: how far uncompressed runs of other seeds are.
+    shared_tokens: of the first steps, from whose checkpoint the runs of another policy start, too.
     val_loss_uncompressed: of the same weights with messages as they are; delta_uncompressed_pct: that to the baseline.
     """
     runs = summaries(logs)
@@ -64,6 +66,7 @@ def _order(row: Row) -> tuple:
         row["tp"],
         row["corpus"],
         row["planned_tokens"],
+        row["shared_tokens"],
         codec_rank(row["codec"]),
         row.get("seed") or 0,
         row["log"],
@@ -85,6 +88,7 @@ def _who(run: Summary) -> Row:
         "model": run.model, "tp": run.ways, "virtual": run.config["parallel"].get("virtual_tp", 1) > 1,
         "codec": run.tp_codec, "virtual_sum": run.config["parallel"]["virtual_sum"],
         "dtype": run.config["train"]["dtype"], "corpus": run.corpus, "planned_tokens": run.planned_tokens,
+        "shared_tokens": run.shared_tokens,
     }  # fmt: skip
 
 

@@ -1,0 +1,61 @@
+"""Which two runs a change of the loss is between: forks, repeated baselines, logs of other spans."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from table_cases import BASE, logs_of, only, run
+
+from taco.paper.figures.training import budget_words, places_of
+from taco.paper.tables import pareto, training
+
+
+def test_runs_that_log_more_rarely_are_compared_but_for_their_curves(tmp_path: Path):
+    rare = run("taco", tp="taco")
+    rare = replace(rare, train=replace(rare.train, log_every=2, keep_checkpoints=0))
+    found = logs_of(tmp_path, (run("none"), {"val_loss": 2.0}), (rare, {"val_loss": 2.02}))
+    _, rows = training.accuracy(found)
+    assert only(rows, part="final", log="taco")["delta_pct"] == pytest.approx(1.0)
+    assert not [r for r in rows if r["part"] == "curve"]
+
+
+def test_forks_are_compared_with_an_uncompressed_fork_and_with_no_whole_run(tmp_path: Path):
+    def fork(name: str, seed: int = 1, **codecs):
+        made = run(name, seed=seed, **codecs)
+        return replace(made, train=replace(made.train, from_run=f"parent-{seed}", from_step=4))
+
+    found = logs_of(
+        tmp_path, (run("none"), {"val_loss": 2.0}), (run("taco", tp="taco"), {"val_loss": 2.2}),
+        (fork("none-fork"), {"val_loss": 2.5}), (fork("taco-fork", tp="taco"), {"val_loss": 2.55}),
+        (fork("none-fork-2", 2), {"val_loss": 2.4}), (fork("taco-fork-2", 2, tp="taco"), {"val_loss": 2.448}),
+    )  # fmt: skip
+    _, rows = training.accuracy(found)
+    changes = {name: only(rows, part="final", log=name)["delta_pct"] for name in ("taco", "taco-fork", "taco-fork-2")}
+    assert changes == {name: pytest.approx(change) for name, change in zip(changes, (10.0, 2.0, 2.0), strict=True)}
+    shared = 4 * BASE.train.batch * BASE.data.seq
+    assert {r["log"]: r["shared_tokens"] for r in rows if r["part"] == "final" and r["kind"] == "measured"} == {
+        "none": 0, "taco": 0, "none-fork": shared, "taco-fork": shared, "none-fork-2": shared, "taco-fork-2": shared,
+    }  # fmt: skip
+    assert math.isnan(only(rows, part="final", log="taco")["noise_band_pct"])
+    _, policies = pareto.pareto(found)
+    whole, forks = (only(policies, part="policy", codec="taco", shared_tokens=n) for n in (0, shared))
+    assert (whole["pairs"], forks["pairs"], forks["seeds"]) == (1, 2, 2)
+    places = [budget_words(place) for place in places_of([{k: str(v) for k, v in r.items()} for r in (whole, forks)])]
+    assert [" from " in words for words in places] == [False, True]
+
+
+def test_of_several_baselines_the_first_that_ran_is_taken(tmp_path: Path):
+    found = logs_of(
+        tmp_path,
+        (run("a"), {"val_loss": 2.5}),
+        (run("b"), {"val_loss": 2.0}),
+        (run("taco", tp="taco"), {"val_loss": 2.2}),
+    )
+    for name, date in (("a", "2026-01-02T00:00:00+00:00"), ("b", "2026-01-01T00:00:00+00:00")):
+        found.runs[name].header["provenance"]["date"] = date
+    _, rows = training.accuracy(found)
+    assert only(rows, part="final", log="taco")["delta_pct"] == pytest.approx(10.0)
+    assert only(rows, part="final", log="taco")["control_band_pct"] == pytest.approx(25.0)

@@ -11,6 +11,8 @@ from taco.paper import style
 from taco.paper.table import Cells, number
 from taco.recipes import SOURCES, captures
 
+ROOMY = 16  # data sets whose numbers of four figures stand side by side
+
 
 def _unique(values) -> list[str]:
     return list(dict.fromkeys(values))
@@ -68,9 +70,10 @@ def _sqnr_map(ax: Axes, rows: list[Cells], codecs: list[tuple[str, str]]) -> Non
     values = {(r["label"], r["codec"], *_column(r)): number(r["sqnr_db"]) for r in rows}
     grid = [[values.get((*codec, *column), math.nan) for column in columns] for codec in codecs]
     ax.imshow([[min(v, 55.0) for v in line] for line in grid], cmap="Blues", vmin=0, vmax=75, aspect="auto")
+    digits = 1 if len(columns) <= ROOMY else 0
     for i, line in enumerate(grid):
         for j, value in enumerate(line):
-            text = "" if math.isnan(value) else "exact" if value > 150 else f"{value:.1f}"
+            text = "" if math.isnan(value) else "∞" if value > 150 else f"{value:.{digits}f}"
             ax.text(j, i, text, ha="center", va="center", fontsize=6)
     names = [
         dataset + (f", step {step}" if step else "") + (f", {style.ROLE_WORDS.get(role, role)}" if role else "")

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable
 
 from taco.paper.table import Row, distinct, number
-from taco.paper.tables.load import PROVENANCE, Logs, codec_rank, mean, median, missing
+from taco.paper.tables.load import PROVENANCE, Logs, mean, median, missing
 from taco.paper.tables.summary import (
     AXES,
     Summary,
@@ -20,6 +20,7 @@ from taco.paper.tables.summary import (
     control_changes_pct,
     delta_pct,
     noise_band_pct,
+    place_order,
     summaries,
     uncompressed_pct,
 )
@@ -69,15 +70,7 @@ def pareto(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
 
 
 def _order(row: Row) -> tuple:
-    where = (
-        row["model"],
-        row["tp"],
-        row["corpus"],
-        row["planned_tokens"],
-        row["shared_tokens"],
-        codec_rank(row["codec"]),
-    )
-    return (*where, row["status"] == "missing", row.get("role", ""), row.get("layer", 0), row["log"])
+    return *place_order(row), row["status"] == "missing", row.get("role", ""), row.get("layer", 0), row["log"]
 
 
 def _who(run: Summary) -> Row:

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from taco import log
 from taco.config import ENDS, ROLES, run_from_dict, to_dict
 from taco.paper.table import Row, number
-from taco.paper.tables.load import Logs, mean, median, missing, provenance, run_config
+from taco.paper.tables.load import Logs, codec_rank, mean, median, missing, provenance, run_config
 
 WARM_STEPS = 3
 """Steps left out of every time: the first ones allocate, connect and fill caches."""
@@ -200,6 +200,12 @@ class Summary:
 
     def provenance(self) -> Row:
         return provenance(self.name, self.log) if self.log else missing(self.name, self.seed)
+
+
+def place_order(row: Row) -> tuple:
+    """What rows of runs are sorted by first: model, grid, text and tokens, then codec."""
+    where = row["model"], row["tp"], row["corpus"], row["planned_tokens"], row["shared_tokens"]
+    return *where, codec_rank(row["codec"])
 
 
 def summaries(logs: Logs) -> list[Summary]:

@@ -19,6 +19,7 @@ from taco.paper.tables.summary import (
     control_band_pct,
     delta_pct,
     noise_band_pct,
+    place_order,
     summaries,
     uncompressed_pct,
 )
@@ -61,17 +62,7 @@ def accuracy(logs: Logs) -> tuple[tuple[str, ...], list[Row]]:
 
 
 def _order(row: Row) -> tuple:
-    return (
-        row["model"],
-        row["tp"],
-        row["corpus"],
-        row["planned_tokens"],
-        row["shared_tokens"],
-        codec_rank(row["codec"]),
-        row.get("seed") or 0,
-        row["log"],
-        row.get("step", 0),
-    )
+    return *place_order(row), row.get("seed") or 0, row["log"], row.get("step", 0)
 
 
 def _published_losses() -> list[Row]:

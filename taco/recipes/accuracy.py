@@ -178,14 +178,13 @@ QUEUE: tuple[Stage, ...] = (
     Stage(
         name="forks",
         why="what every policy costs in the second half of training, from one checkpoint, with chance held small",
-        runs=_arms(GPT, ("none",), (1,), PARENT)
-        + _arms(GPT, ("none", *FORKED[:4]), (1,), FORK)
-        + _controls(GPT, (), (1,), FORK)
-        + _arms(GPT, FORKED[4:], (1,), FORK)
-        + tuple(
+        runs=tuple(
             run
-            for seed in SEEDS[1:]
-            for run in _arms(GPT, ("none",), (seed,), PARENT) + _arms(GPT, ("none", *FORKED[:4]), (seed,), FORK)
+            for seed in SEEDS
+            for run in _arms(GPT, ("none",), (seed,), PARENT)
+            + _arms(GPT, ("none", *FORKED[:4]), (seed,), FORK)
+            + _controls(GPT, (), (seed,), FORK)
+            + _arms(GPT, FORKED[4:], (seed,), FORK)
         ),
     ),
     Stage(

@@ -44,7 +44,7 @@ def test_forks_are_compared_with_an_uncompressed_fork_and_with_no_whole_run(tmp_
     whole, forks = (only(policies, part="policy", codec="taco", shared_tokens=n) for n in (0, shared))
     assert (whole["pairs"], forks["pairs"], forks["seeds"]) == (1, 2, 2)
     places = [budget_words(place) for place in places_of([{k: str(v) for k, v in r.items()} for r in (whole, forks)])]
-    assert [" from " in words for words in places] == [False, True]
+    assert [" to " in words for words in places] == [False, True]
 
 
 def test_of_several_baselines_the_first_that_ran_is_taken(tmp_path: Path):
@@ -59,3 +59,29 @@ def test_of_several_baselines_the_first_that_ran_is_taken(tmp_path: Path):
     _, rows = training.accuracy(found)
     assert only(rows, part="final", log="taco")["delta_pct"] == pytest.approx(10.0)
     assert only(rows, part="final", log="taco")["control_band_pct"] == pytest.approx(25.0)
+
+
+def test_a_repeated_baseline_counts_once_among_the_controls(tmp_path: Path):
+    repeated = (run("a"), {"val_loss": 2.0}), (run("b"), {"val_loss": 2.02}), (run("c"), {"val_loss": 1.98})
+    _, rows = pareto.pareto(logs_of(tmp_path, *repeated, (run("taco", tp="taco"), {"val_loss": 2.04})))
+    taco = only(rows, part="policy", codec="taco")
+    assert (taco["controls"], taco["control_band_pct"]) == (2, pytest.approx(1.0))
+    # the mean of the three is 2.0, as the first is
+    assert (taco["delta_pct"], taco["delta_to_all_pct"]) == (pytest.approx(2.0), pytest.approx(2.0))
+
+
+def test_the_run_that_forks_left_is_one_of_their_controls_if_it_went_on_alike(tmp_path: Path):
+    def fork(name: str, parent: str, **codecs):
+        return replace(made := run(name, **codecs), train=replace(made.train, from_run=parent, from_step=4))
+
+    found = logs_of(
+        tmp_path, (run("parent"), {"val_loss": 2.01}), (run("second"), {"val_loss": 2.2}),
+        (fork("none-fork", "parent"), {"val_loss": 2.0}), (fork("taco-fork", "parent", tp="taco"), {"val_loss": 2.1}),
+    )  # fmt: skip
+    _, rows = training.accuracy(found)
+    assert only(rows, part="final", log="taco-fork")["control_band_pct"] == pytest.approx(0.5)
+    assert only(rows, part="final", log="parent")["control_band_pct"] == pytest.approx(100 * (2.2 / 2.01 - 1))
+    longer = found.runs["parent"].header["config"]["train"]
+    longer["steps"] *= 2
+    _, rows = training.accuracy(found)
+    assert math.isnan(only(rows, part="final", log="taco-fork")["control_band_pct"])

@@ -32,7 +32,7 @@ def budget_words(place: tuple[str, ...], between: str = ", ") -> str:
     model, ways, corpus, tokens, shared = place
     span = f"{number(tokens) / 1e6:.3g} M tokens"
     if number(shared) > 0:
-        span = f"from {number(shared) / 1e6:.3g} to {span}"
+        span = f"{number(shared) / 1e6:.3g} to {span}"
     return f"{model}, TP {ways}{between}{span}{between}{corpus}"
 
 

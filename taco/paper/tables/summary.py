@@ -221,7 +221,11 @@ def baseline(run: Summary, runs: list[Summary]) -> Summary | None:
     """The measured uncompressed run that differs from `run` in nothing but its codecs, and has read the same tokens; of
     several the first that was run, whatever its loss."""
     same = [r for r in runs if _plain_as(r, run) and not r.control and r.key() == run.key()]
-    return min(same, key=lambda r: (r.log.header["provenance"].get("date") or "", r.name)) if same else None
+    return min(same, key=_by_date, default=None)
+
+
+def _by_date(run: Summary) -> tuple[str, str]:
+    return run.log.header["provenance"].get("date") or "", run.name
 
 
 def change_pct(value: float, reference: float) -> float:
@@ -240,15 +244,26 @@ def uncompressed_pct(run: Summary, base: Summary | None) -> float:
 
 
 def control_changes_pct(run: Summary, runs: list[Summary]) -> list[float]:
-    """Changes of validation loss from the baseline of `run`'s grid to uncompressed runs of the same seed that differ by
-    rounding alone: in the grid, or in how sums are rounded; of every seed. Finite ones only."""
-    alike = [r for r in runs if _plain_as(r, run) and _but_grid(r) == _but_grid(run)]
-    changes = []
-    for base in alike:
-        if not base.control and base.key(seed=False) == run.key(seed=False):
-            others = [r for r in alike if r.seed == base.seed and r is not base]
-            changes += [change_pct(r.val_loss, base.val_loss) for r in others]
+    """Changes of validation loss from the baselines of `run`'s grid, one a seed, to uncompressed runs of their seed
+    that differ by rounding alone: another grid or order of sums, a repetition, what a fork left. Finite ones only."""
+    alike = [r for r in runs if _plain_as(r, run)]
+    bases: dict[int, Summary] = {}
+    for each in sorted(alike, key=_by_date):
+        if not each.control and each.key(seed=False) == run.key(seed=False):
+            bases.setdefault(each.seed, each)
+    pairs = [(base, r) for base in bases.values() for r in alike if r is not base]
+    changes = [change_pct(r.val_loss, base.val_loss) for base, r in pairs if _repeats(r, base) or _went_on(r, base)]
     return [change for change in changes if math.isfinite(change)]
+
+
+def _repeats(run: Summary, base: Summary) -> bool:
+    return run.seed == base.seed and run.key(parallel=False) == base.key(parallel=False)
+
+
+def _went_on(run: Summary, fork: Summary) -> bool:
+    """Whether `fork` starts from a checkpoint of `run` and does what that does after it."""
+    own = {"train": {**fork.config["train"], "from_run": "", "from_step": 0}}
+    return run.name == fork.config["train"]["from_run"] and Summary(run.name, fork.config | own).key() == run.key()
 
 
 def control_band_pct(run: Summary, runs: list[Summary]) -> float:
@@ -262,19 +277,15 @@ def _plain_as(other: Summary, run: Summary) -> bool:
     return bool(other.log) and not other.compressed and (not run.log or other.text == run.text)
 
 
-def _but_grid(run: Summary) -> str:
-    return run.key(seed=False, parallel=False)
-
-
 def noise_band_pct(run: Summary, runs: list[Summary]) -> float:
     """Largest change of validation loss between uncompressed runs that differ in the seed only; NaN with one seed.
 
     Every grid of the same model counts: without compression grids differ by fp32 rounding.
     """
-    wanted = _but_grid(run)
+    wanted = run.key(seed=False, parallel=False)
     losses: dict[int, list[float]] = {}
     for r in runs:
-        if _plain_as(r, run) and _but_grid(r) == wanted:
+        if _plain_as(r, run) and r.key(seed=False, parallel=False) == wanted:
             losses.setdefault(r.seed, []).append(r.val_loss)
     if len(losses) < 2:
         return math.nan

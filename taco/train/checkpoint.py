@@ -1,6 +1,6 @@
 """Checkpoints: torch.distributed.checkpoint files that appear whole or not at all.
 
-    <root>/step-000100/run.json      {"version", "step", "config", "files": {name: bytes}}
+    <root>/step-000100/run.json      {"version", "step", "written": when, "config", "files": {name: bytes}}
     <root>/step-000100/*.distcp, .metadata
 
 A checkpoint is written to `step-000100.tmp` and renamed by rank 0 when every rank has finished, so a folder
@@ -16,8 +16,9 @@ import shutil
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -34,6 +35,15 @@ _SHOWN = 10  # steps in an error's text
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used. The text says: got, need, why."""
+
+
+class About(NamedTuple):
+    """What a checkpoint says of itself. config: of the run that wrote it, whichever it is, completed; files: bytes by
+    name; written: when, to the microsecond, which tells two of one name apart ('' in one of an earlier version)."""
+
+    config: Any
+    files: dict[str, int]
+    written: str
 
 
 def _folder(root: Path, step: int) -> Path:
@@ -55,19 +65,19 @@ def newest(root: Path, run: Run) -> int | None:
     if not found:
         return None
     folder = _folder(root, found[-1])
-    config, files = _about(folder, _INSTEAD)
-    if config != completed(to_dict(run)):
+    there = _about(folder, _INSTEAD)
+    if there.config != completed(to_dict(run)):
         raise CheckpointError(
-            f"got {folder} of another run ({differences(config, to_dict(run))}); "
+            f"got {folder} of another run ({differences(there.config, to_dict(run))}); "
             "need a checkpoint of this configuration; "
             "because resuming would continue with another model (--force starts the run again, --out puts it elsewhere)"
         )
-    _check_whole(folder, files, _INSTEAD)
+    _check_whole(folder, there.files, _INSTEAD)
     return found[-1]
 
 
-def config_of(root: Path, step: int) -> Any:
-    """The configuration of the run, whichever it is, that wrote the checkpoint of `step` under `root`.
+def about(root: Path, step: int) -> About:
+    """What the checkpoint of `step` under `root` says of itself.
 
     Raises `CheckpointError` if there is none, which names the steps nearest to it, or one that is not whole.
     """
@@ -80,16 +90,16 @@ def config_of(root: Path, step: int) -> Any:
             "need one that is there; because a run starts from what another has left (its train.checkpoint_every and "
             "train.keep_checkpoints)"
         )
-    config, files = _about(_folder(root, step))
-    _check_whole(_folder(root, step), files)
-    return config
+    there = _about(_folder(root, step))
+    _check_whole(_folder(root, step), there.files)
+    return there
 
 
-def _about(folder: Path, advice: str = "") -> tuple[Any, dict[str, int]]:
-    """(completed configuration, bytes by name of a file) of a checkpoint. advice: ends the error's text."""
+def _about(folder: Path, advice: str = "") -> About:
+    """advice: ends the error's text."""
     try:
-        about = json.loads((folder / "run.json").read_text())
-        version, config, files = about["version"], completed(about["config"]), about["files"]
+        found = json.loads((folder / "run.json").read_text())
+        version, read = found["version"], About(completed(found["config"]), found["files"], found.get("written", ""))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"got {folder} without a readable run.json ({error}); need a complete checkpoint; "
@@ -97,7 +107,7 @@ def _about(folder: Path, advice: str = "") -> tuple[Any, dict[str, int]]:
         ) from error
     if version != VERSION:
         raise CheckpointError(f"got {folder} of version {version}; need version {VERSION}; because the layout differs")
-    return config, files
+    return read
 
 
 def _check_whole(folder: Path, files: dict[str, int], advice: str = "") -> None:
@@ -170,9 +180,10 @@ def save(root: Path, step: int, state: dict[str, Any], run: Run, here: World) ->
     here.barrier()
     if here.rank == 0:
         files = {p.name: p.stat().st_size for p in sorted(tmp.iterdir())}
-        about = {"version": VERSION, "step": step, "config": to_dict(run), "files": files}
+        date = datetime.now(UTC).isoformat()
+        found = {"version": VERSION, "step": step, "written": date, "config": to_dict(run), "files": files}
         with (tmp / "run.json").open("w") as f:
-            json.dump(about, f, indent=1)
+            json.dump(found, f, indent=1)
             f.flush()
             os.fsync(f.fileno())
         os.replace(tmp, folder)

@@ -31,7 +31,7 @@ def parent(run: Run, root: Path) -> Run:
     """
     t = run.train
     try:
-        found = run_from_dict(checkpoint.config_of(root, t.from_step))
+        found = run_from_dict(checkpoint.about(root, t.from_step).config)
     except ConfigError as error:
         raise CheckpointError(
             f"got the checkpoint of step {t.from_step} in {root}, whose configuration is none ({error}); "
@@ -44,6 +44,13 @@ def parent(run: Run, root: Path) -> Run:
             "because weights, random states and the place in the data go on"
         )
     return found
+
+
+def origin(run: Run, left: Run, root: Path) -> dict[str, Any]:
+    """What the log of `run` says of its start: the run that it left, as `parent` found it, and when that wrote the
+    checkpoint, so that runs of two checkpoints of one name can be told apart."""
+    written = checkpoint.about(root, run.train.from_step).written
+    return {"run": run.train.from_run, "written": written, "config": to_dict(left)}
 
 
 def _shared(run: Run) -> dict[str, Any]:

@@ -238,7 +238,7 @@ class Trainer:
     def _steps(self) -> None:
         t = self.run.train
         if self.start:
-            origin = {"run": t.from_run, "config": to_dict(self.parent)} if self.parent else {}
+            origin = fork.origin(self.run, self.parent, self.files.from_checkpoints) if self.parent else {}
             date = datetime.now(UTC).isoformat(timespec="seconds")
             self._write("fork" if origin else "resume", step=self.start, date=date, **origin)
             self.progress.say(f"goes on after step {self.start}" + (f" of {t.from_run}" if origin else ""))

@@ -47,6 +47,20 @@ def test_forks_are_compared_with_an_uncompressed_fork_and_with_no_whole_run(tmp_
     assert [" to " in words for words in places] == [False, True]
 
 
+def test_forks_of_two_checkpoints_of_one_name_are_not_compared(tmp_path: Path):
+    found = logs_of(
+        tmp_path, (run("none"), {"val_loss": 2.0}), (run("none-again"), {"val_loss": 2.01}),
+        (run("taco", tp="taco"), {"val_loss": 2.02}), (run("int8", tp="int8"), {"val_loss": 2.02}),
+    )  # fmt: skip
+    for name, written in (("none", "1"), ("none-again", "2"), ("taco", "2"), ("int8", "3")):
+        found.runs[name].records.append({"kind": "fork", "step": 4, "run": "parent", "written": written})
+    _, rows = training.accuracy(found)
+    changes = {name: only(rows, part="final", log=name)["delta_pct"] for name in ("taco", "int8")}
+    assert changes["taco"] == pytest.approx(100 * (2.02 / 2.01 - 1))
+    assert math.isnan(changes["int8"])
+    assert math.isnan(only(rows, part="final", log="taco")["control_band_pct"])
+
+
 def test_of_several_baselines_the_first_that_ran_is_taken(tmp_path: Path):
     found = logs_of(
         tmp_path,

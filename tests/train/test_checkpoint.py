@@ -76,11 +76,11 @@ def test_a_run_says_how_many_stay(tmp_path, keep, kept):
 
 def test_a_step_that_is_not_there_is_refused_naming_those_around_it(tmp_path):
     with pytest.raises(CheckpointError, match=r"no checkpoint of step 7 in .*, which has none; need"):
-        checkpoint.config_of(tmp_path, 7)
+        checkpoint.about(tmp_path, 7)
     _saved(tmp_path, range(10, 24), keep_checkpoints=0)
     with pytest.raises(CheckpointError, match=r"which has 10, 11, .*, 18, 19 and 4 more; need"):
-        checkpoint.config_of(tmp_path, 7)
-    assert run_from_dict(checkpoint.config_of(tmp_path, 12)).model == MODEL
+        checkpoint.about(tmp_path, 7)
+    assert run_from_dict(checkpoint.about(tmp_path, 12).config).model == MODEL
 
 
 def test_unfinished_checkpoint_does_not_count(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from distributed import run_ranks
-from train_cases import MODEL, corpus, fit, fit_ranks, log_of, numbers, stochastic, tiny_run
+from train_cases import MODEL, fit, fit_ranks, log_of, numbers, stochastic, tiny_run
 
 from taco.config import Parallel, Policy, to_dict
 from taco.models import build
@@ -20,11 +20,6 @@ from taco.train.evaluate import greedy, held_out
 from taco.train.launch import World
 
 VIRTUAL = Parallel(virtual_tp=2)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="module")

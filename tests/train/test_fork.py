@@ -11,7 +11,7 @@ import pytest
 import torch
 from distributed import RankError, run_ranks
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from train_cases import MODEL, corpus, fit, fit_ranks, log_of, numbers, stochastic, tiny_run, written
+from train_cases import MODEL, fit, fit_ranks, log_of, numbers, stochastic, tiny_run, written
 
 from taco.cli import BAD_INPUT, main
 from taco.config import ConfigError, Override, Parallel, Policy, Run, run_from_dict, to_dict
@@ -31,11 +31,6 @@ WARM = Policy(
     warmup_steps=7,
     warmup=stochastic(),
 )
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return corpus(tmp_path_factory.mktemp("corpus"))
 
 
 def fork_of(run: Run, step: int, *, chosen: Policy | None = None, name: str = FORK, **train) -> Run:
@@ -87,6 +82,7 @@ def test_with_its_parents_policy_a_fork_has_its_parents_bits(tmp_path, data, cas
     assert [r["step"] for r in log.of("eval")] == [10]
     (origin,) = log.of("fork")
     assert (origin["run"], run_from_dict(origin["config"])) == (PARENT, run)
+    assert origin["written"] == checkpoint.about(tmp_path / "checkpoints" / "test" / PARENT, 6).written != ""
     assert log.end["val_loss"] == log_of(tmp_path).end["val_loss"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from distributed import run_ranks
-from train_cases import corpus, fit_ranks, log_of, numbers, tiny_run, written
+from train_cases import fit_ranks, log_of, numbers, tiny_run, written
 
 from taco.config import Parallel, Policy
 from taco.log import part_path
@@ -23,11 +23,6 @@ from taco.train.lost import SILENT_S
 STEPS, EVERY = 24, 4
 INT8 = preset("int8")
 GRID = (Parallel(tp=2, pp=2, microbatches=2), Policy(tp_forward=INT8, tp_backward=INT8, pp_forward=INT8))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return corpus(tmp_path_factory.mktemp("corpus"))
 
 
 class Launched:

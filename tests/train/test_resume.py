@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from distributed import run_ranks
-from train_cases import corpus, fit, fit_ranks, log_of, numbers, stochastic, tiny_run
+from train_cases import fit, fit_ranks, log_of, numbers, stochastic, tiny_run
 
 from taco.config import Override, Parallel, Policy
 from taco.log import LogError, part_path
@@ -16,12 +16,6 @@ from taco.recipes import policy, preset
 from taco.train import checkpoint
 from taco.train.checkpoint import CheckpointError
 from taco.train.data import prepare
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return corpus(tmp_path_factory.mktemp("corpus"))
-
 
 # the warm-up ends between the checkpoint of step 6 and the interruption; then layers have codecs of their own
 WARM = Policy(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from train_cases import MODEL, corpus, fit, log_of, numbers, stochastic, tiny_run
+from train_cases import MODEL, fit, log_of, numbers, stochastic, tiny_run
 
 from taco.config import ENDS, TENSOR_ROLES, ConfigError, Override, Parallel, Policy
 from taco.models import build
@@ -17,11 +17,6 @@ from taco.train.sensitivity import PROBE, sensitivity_records
 
 VIRTUAL = Parallel(virtual_tp=2)
 PLACES = [(role, layer) for role in TENSOR_ROLES for layer in (ENDS, *range(MODEL.layers))]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return corpus(tmp_path_factory.mktemp("corpus"))
 
 
 def parallelism(chosen: Policy, parallel: Parallel = VIRTUAL) -> Parallelism:

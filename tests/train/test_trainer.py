@@ -12,7 +12,7 @@ import pytest
 import torch
 from distributed import run_ranks
 from safetensors import safe_open
-from train_cases import MODEL, corpus, fit, fit_ranks, log_of, numbers, tiny_run
+from train_cases import MODEL, fit, fit_ranks, log_of, numbers, tiny_run
 
 from taco.comm import wire_bytes
 from taco.config import NONE, ConfigError, Parallel, Policy, run_from_dict, to_dict
@@ -24,11 +24,6 @@ from taco.train.data import DataError, TokenDataset
 from taco.train.files import Files, Options
 from taco.train.monitor import crest_db
 from taco.train.trainer import train
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return corpus(tmp_path_factory.mktemp("corpus"))
 
 
 def test_log_says_everything_about_the_run(tmp_path, data):

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from taco.config import PAYLOADS, ROTATIONS, ROUNDINGS, SCALES, GroupCodec, to_dict
 from taco.paper.table import Row, number
 from taco.paper.tables.load import PROVENANCE, Logs, codec_rank, missing, provenance
-from taco.paper.tables.summary import AXES, Summary, baseline, delta_pct, noise_band_pct, summaries
+from taco.paper.tables.pairs import baseline, delta_pct, noise_band_pct
+from taco.paper.tables.summary import AXES, Summary, summaries
 from taco.recipes import PRESETS
 
 ABLATION = (

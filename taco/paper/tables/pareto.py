@@ -11,19 +11,16 @@ from collections.abc import Iterable
 
 from taco.paper.table import Row, distinct, number
 from taco.paper.tables.load import PROVENANCE, Logs, mean, median, missing
-from taco.paper.tables.summary import (
-    AXES,
-    Summary,
+from taco.paper.tables.pairs import (
     baseline,
     change_pct,
     control_band_pct,
     control_changes_pct,
     delta_pct,
     noise_band_pct,
-    place_order,
-    summaries,
     uncompressed_pct,
 )
+from taco.paper.tables.summary import AXES, Summary, place_order, summaries
 
 PARETO = (
     "part", "model", "tp", "codec", "dtype", "corpus", "planned_tokens", "shared_tokens", "tokens", "seeds", "pairs",

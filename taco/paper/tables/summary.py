@@ -121,14 +121,21 @@ class Summary:
         train = self.config["train"]
         return train["from_step"] * train["batch"] * self.config["data"]["seq"]
 
+    @property
+    def left(self) -> str:
+        """When the checkpoint was written that the run starts from; '' where no log says."""
+        starts = self.log.of("fork") if self.log else []
+        return starts[-1].get("written", "") if starts else ""
+
     def key(self, *, seed: bool = True, parallel: bool = True) -> str:
         """What two runs must share to be compared: all but name, codecs, the rounding of sums, how often they log and
-        how many checkpoints they keep, and but seed or grid if asked."""
+        how many checkpoints they keep, and but seed (with the checkpoint they start from) or grid if asked."""
         but = {"log_every", "keep_checkpoints"} | (set() if seed else {"seed", "from_run"})
         train = {k: v for k, v in self.config["train"].items() if k not in but}
         parts = {"model": self.config["model"], "data": self.config["data"], "train": train}
-        grid = {"parallel": self.config["parallel"] | {"virtual_sum": "once"}} if parallel else {}
-        return json.dumps(parts | grid, sort_keys=True)
+        parts |= {"parallel": self.config["parallel"] | {"virtual_sum": "once"}} if parallel else {}
+        parts |= {"left": self.left} if seed else {}
+        return json.dumps(parts, sort_keys=True)
 
     @property
     def val_loss(self) -> float:
@@ -215,79 +222,3 @@ def summaries(logs: Logs) -> list[Summary]:
         Summary(name, to_dict(run_from_dict(source.header["config"])), source) for name, source in logs.runs.items()
     ]
     return found + [Summary(name, run_config(name)) for name in logs.missing_runs]
-
-
-def baseline(run: Summary, runs: list[Summary]) -> Summary | None:
-    """The measured uncompressed run that differs from `run` in nothing but its codecs, and has read the same tokens; of
-    several the first that was run, whatever its loss."""
-    same = [r for r in runs if _plain_as(r, run) and not r.control and r.key() == run.key()]
-    return min(same, key=_by_date, default=None)
-
-
-def _by_date(run: Summary) -> tuple[str, str]:
-    return run.log.header["provenance"].get("date") or "", run.name
-
-
-def change_pct(value: float, reference: float) -> float:
-    """100 (value - reference) / reference."""
-    return 100 * (value - reference) / reference
-
-
-def delta_pct(run: Summary, base: Summary | None) -> float:
-    """Change of the validation loss to the baseline in percent; NaN if one of the two is missing."""
-    return change_pct(run.val_loss, base.val_loss) if base else math.nan
-
-
-def uncompressed_pct(run: Summary, base: Summary | None) -> float:
-    """Change of the validation loss in percent when the run's weights are judged with messages as they are."""
-    return change_pct(run.val_loss_uncompressed, base.val_loss) if base else math.nan
-
-
-def control_changes_pct(run: Summary, runs: list[Summary]) -> list[float]:
-    """Changes of validation loss from the baselines of `run`'s grid, one a seed, to uncompressed runs of their seed
-    that differ by rounding alone: another grid or order of sums, a repetition, what a fork left. Finite ones only."""
-    alike = [r for r in runs if _plain_as(r, run)]
-    bases: dict[int, Summary] = {}
-    for each in sorted(alike, key=_by_date):
-        if not each.control and each.key(seed=False) == run.key(seed=False):
-            bases.setdefault(each.seed, each)
-    pairs = [(base, r) for base in bases.values() for r in alike if r is not base]
-    changes = [change_pct(r.val_loss, base.val_loss) for base, r in pairs if _repeats(r, base) or _went_on(r, base)]
-    return [change for change in changes if math.isfinite(change)]
-
-
-def _repeats(run: Summary, base: Summary) -> bool:
-    return run.seed == base.seed and run.key(parallel=False) == base.key(parallel=False)
-
-
-def _went_on(run: Summary, fork: Summary) -> bool:
-    """Whether `fork` starts from a checkpoint of `run` and does what that does after it."""
-    own = {"train": {**fork.config["train"], "from_run": "", "from_step": 0}}
-    return run.name == fork.config["train"]["from_run"] and Summary(run.name, fork.config | own).key() == run.key()
-
-
-def control_band_pct(run: Summary, runs: list[Summary]) -> float:
-    """The largest of `control_changes_pct`, whatever its sign: what chance alone does at one seed; NaN without."""
-    return max(map(abs, control_changes_pct(run, runs)), default=math.nan)
-
-
-def _plain_as(other: Summary, run: Summary) -> bool:
-    """Whether `other` is measured and uncompressed, and has read the same tokens as `run` if that is measured: a folder
-    of one name may hold another text elsewhere."""
-    return bool(other.log) and not other.compressed and (not run.log or other.text == run.text)
-
-
-def noise_band_pct(run: Summary, runs: list[Summary]) -> float:
-    """Largest change of validation loss between uncompressed runs that differ in the seed only; NaN with one seed.
-
-    Every grid of the same model counts: without compression grids differ by fp32 rounding.
-    """
-    wanted = run.key(seed=False, parallel=False)
-    losses: dict[int, list[float]] = {}
-    for r in runs:
-        if _plain_as(r, run) and r.key(seed=False, parallel=False) == wanted:
-            losses.setdefault(r.seed, []).append(r.val_loss)
-    if len(losses) < 2:
-        return math.nan
-    means = [mean(losses[seed]) for seed in sorted(losses)]
-    return max(abs(change_pct(value, means[0])) for value in means[1:])

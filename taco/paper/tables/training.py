@@ -10,19 +10,15 @@ from taco.paper import published as paper
 from taco.paper.table import Row, number
 from taco.paper.tables import summary
 from taco.paper.tables.load import PROVENANCE, Logs, codec_rank, mean, published
-from taco.paper.tables.summary import (
-    AXES,
-    SENT,
-    Summary,
+from taco.paper.tables.pairs import (
     baseline,
     change_pct,
     control_band_pct,
     delta_pct,
     noise_band_pct,
-    place_order,
-    summaries,
     uncompressed_pct,
 )
+from taco.paper.tables.summary import AXES, SENT, Summary, place_order, summaries
 
 CURVE_POINTS = 20
 """Points of a training-loss curve: each is the mean over an equal span of steps."""

@@ -3,7 +3,6 @@
 A recipe is the only place where a number of an experiment is chosen.
 """
 
-from taco.recipes.accuracy import QUEUE, Stage
 from taco.recipes.arms import ARMS, TP_CODECS
 from taco.recipes.claims import CLAIMS, Claim
 from taco.recipes.codecs import PRESETS, policy, preset
@@ -19,6 +18,8 @@ from taco.recipes.experiments import (
 from taco.recipes.layers import protected, with_layers
 from taco.recipes.measures import GPU_MEASURES
 from taco.recipes.models import MODELS
+from taco.recipes.queue import QUEUE, Stage
+from taco.recipes.recommended import DEFAULT, guarded
 from taco.recipes.runs import RUNS
 from taco.recipes.speed import SPEED, SpeedCase, SpeedGrid
 
@@ -27,6 +28,7 @@ __all__ = [
     "CAPTURE_MEASURES",
     "CLAIMS",
     "COLLECTIVE",
+    "DEFAULT",
     "EXPERIMENTS",
     "GPU_MEASURES",
     "MEASURES",
@@ -46,6 +48,7 @@ __all__ = [
     "SpeedGrid",
     "Stage",
     "captures",
+    "guarded",
     "policy",
     "preset",
     "protected",

@@ -9,6 +9,7 @@ from taco.config import ENDS, TENSOR_ROLES, GroupCodec, Parallel, Policy
 from taco.recipes.codecs import PRESETS, policy, preset
 from taco.recipes.layers import with_layers
 from taco.recipes.names import by_name
+from taco.recipes.recommended import GUARDED, guarded
 
 # Every preset that is compared in both directions.
 TP_CODECS = (
@@ -82,10 +83,6 @@ def in_steps(chosen: Policy, steps: int) -> Policy:
     return replace(chosen, warmup_steps=max(1, warm)) if chosen.warmup_steps else chosen
 
 
-# where int4 messages move the gradient of gpt-125m most, after a look without compression
-_SENSITIVE = {"tp_forward": (ENDS, 0, 1), "tp_backward": (ENDS, 0)}
-
-
 def _at_first(codec: str, steps: int, then: Policy) -> Policy:
     """`codec` for so many of a look's steps, which may be most of them, `then` after it."""
     return replace(then, warmup_steps=steps, warmup=preset(codec))
@@ -94,8 +91,11 @@ def _at_first(codec: str, steps: int, then: Policy) -> Policy:
 # Few bits but for some blocks (of a model of 12), or for some of the steps (`in_steps`).
 EXCEPTIONS: dict[str, Policy] = {
     "int4-ends": with_layers(policy(tp="int4"), dict.fromkeys(TENSOR_ROLES, (ENDS,)), "int8"),
-    "int4-guarded": with_layers(policy(tp="int4"), _SENSITIVE, "int8"),
-    "int6-guarded": with_layers(policy(tp="int6"), _SENSITIVE, "int8"),
+    "int6-ends": with_layers(policy(tp="int6"), dict.fromkeys(TENSOR_ROLES, (ENDS,)), "int8"),
+    "int6-first": with_layers(policy(tp="int6"), dict.fromkeys(TENSOR_ROLES, (ENDS, 0)), "int8"),
+    "int4-guarded": guarded("int4"),
+    "int6-guarded": guarded("int6"),
+    "int6-int4-guarded": with_layers(policy(tp_forward="int6", tp_backward="int4"), GUARDED, "int8"),
     "int4-first-last": with_layers(policy(tp="int4"), dict.fromkeys(TENSOR_ROLES, (0, 1, 10, 11)), "int8"),
     "int6-int4-warm": _at_first("int8", 20, policy(tp_forward="int6", tp_backward="int4")),
     "int4-then-int8": _at_first("int4", 120, policy(tp="int8")),

@@ -32,6 +32,8 @@ MODELS: dict[str, Model] = by_name(
     _qwen("qwen2.5-0.5b", 24, 896, 14, 2, 4864),
     # the 0.5b shape with heads that split over 8 tensor-parallel ranks
     _qwen("qwen-0.5b-tp8", 24, 1024, 16, 8, 4864),
+    # and with the vocabulary that the texts are in
+    _qwen("qwen-0.5b-gpt2", 24, 1024, 16, 8, 4864, vocab=50304),
     _qwen("qwen2.5-1.5b", 28, 1536, 12, 2, 8960),
     _qwen("qwen2.5-3b", 36, 2048, 16, 2, 11008),
     _qwen("qwen2.5-7b", 28, 3584, 28, 4, 18944, vocab=152064, tied=False),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taco.config import Data, Parallel, Run, Train
-from taco.recipes.accuracy import FULL_ACCURACY, FULL_DATA, FULL_TRAIN, QUEUED, arm, grid
+from taco.recipes.accuracy import FULL_DATA, FULL_TRAIN, arm, grid
 from taco.recipes.arms import ABLATION_POLICIES, TP_CODECS
 from taco.recipes.codecs import policy
 from taco.recipes.models import MODELS
 from taco.recipes.names import by_name
+from taco.recipes.queue import FULL_ACCURACY, QUEUED
 
 # --- mini: a size for two CPU cores ---------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import pytest
 from test_paper_claims import judge, loss, seeds
 
 from taco.paper.claims.verdict import FAILS, HOLDS, UNTESTABLE
-from taco.recipes.accuracy import STRESS
+from taco.recipes.queue import STRESS
 
 
 def test_runs_made_hard_on_purpose_judge_no_claim(tmp_path: Path):

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from table_cases import BASE, logs_of, only, run
 
-from taco.paper.figures.training import budget_words, places_of
+from taco.paper.figures.training import MOST_PANELS, budget_words, places_of
+from taco.paper.figures.training import accuracy as draw_accuracy
 from taco.paper.tables import pareto, training
 
 
@@ -99,3 +100,19 @@ def test_the_run_that_forks_left_is_one_of_their_controls_if_it_went_on_alike(tm
     longer["steps"] *= 2
     _, rows = training.accuracy(found)
     assert math.isnan(only(rows, part="final", log="taco-fork")["control_band_pct"])
+
+
+def test_budgets_beyond_the_panels_of_the_figure_are_named_below_it(tmp_path: Path):
+    def long(name: str, steps: int, **codecs):
+        return replace(made := run(name, **codecs), train=replace(made.train, steps=steps))
+
+    budgets = [(steps, codec) for steps in range(10, 20) for codec in ("taco", *(["int8"] if steps > 11 else []))]
+    runs = [long(f"none-{n}", n) for n in range(10, 20)] + [long(f"{c}-{n}", n, tp=c) for n, c in budgets]
+    _, rows = training.accuracy(logs_of(tmp_path, *((each, {}) for each in runs)))
+    fig = draw_accuracy([{key: "" if value is None else str(value) for key, value in row.items()} for row in rows])
+    titles = [ax.get_title() for ax in fig.axes if ax.get_title()]
+    below = fig.subfigs[0].get_supxlabel()
+    tokens = [f"{n * BASE.train.batch * BASE.data.seq / 1e6:.3g} M" for n in range(10, 20)]
+    assert len(titles) == MOST_PANELS
+    assert [any(f"\n{t} tokens" in title for title in titles) for t in tokens] == [False] * 2 + [True] * 5 + [False] * 3
+    assert all((f" {t} tokens" in below.replace("\n", " ")) != any(t in x for x in titles) for t in tokens)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from taco.config import NONE, run_from_dict
+from taco.config import NONE, ConfigError, run_from_dict
 from taco.log import read
-from taco.recipes import ARMS, EXPERIMENTS, PRESETS, QUEUE, RUNS, accuracy, preset
+from taco.recipes import ARMS, DEFAULT, EXPERIMENTS, PRESETS, QUEUE, RUNS, accuracy, guarded, preset
 from taco.recipes.arms import SPLITS, STOCHASTIC, in_steps
 
 LOGGED = sorted((Path(__file__).parents[2] / "results" / "logged").glob("*-s[0-9].jsonl"))
@@ -70,10 +71,28 @@ def test_arms_that_start_with_fewer_bits_end_with_the_codec_they_are_named_after
 
 
 def test_guarded_arms_spend_bits_on_the_same_messages():
-    for bits in (4, 6):
-        guarded = ARMS[f"int{bits}-guarded"]
-        assert replace(guarded, overrides=()) == ARMS[f"int{bits}"]
-        assert guarded.overrides == ARMS["int4-guarded"].overrides
+    for name, base in (("int4-guarded", "int4"), ("int6-guarded", "int6"), ("int6-int4-guarded", "int6-int4")):
+        assert replace(ARMS[name], overrides=()) == ARMS[base]
+        assert ARMS[name].overrides == ARMS["int4-guarded"].overrides
+    embedding, last = (
+        ARMS["int6-guarded"].codec("tp_forward", block) for block in ("transformer.wte", "transformer.h.11.mlp")
+    )
+    assert (embedding, last) == (preset("int8"), preset("int6"))
+
+
+def test_each_step_from_int6_to_its_guarded_form_protects_more():
+    protected = []
+    for name in ("int6", "int6-ends", "int6-first", "int6-guarded"):
+        assert replace(ARMS[name], overrides=()) == ARMS["int6"]
+        protected.append({(each.role, layer) for each in ARMS[name].overrides for layer in each.layers})
+    assert all(fewer < more for fewer, more in pairwise(protected))
+
+
+def test_what_is_recommended_is_what_was_measured():
+    assert ARMS["int8"] == DEFAULT
+    assert guarded("int6") == ARMS["int6-guarded"]
+    with pytest.raises(ConfigError, match="'int8'; need"):
+        guarded("int8")
 
 
 def test_one_way_arms_leave_the_other_direction_alone():
@@ -117,20 +136,31 @@ def test_budgets_are_the_tokens_their_names_say():
     assert accuracy.CODE_FINAL.data.other == accuracy.ENGLISH
 
 
-def test_forks_leave_an_uncompressed_run_that_keeps_its_checkpoint_halfway():
-    (stage,) = (stage for stage in QUEUE if stage.name == "forks")
+FORKS = [stage for stage in QUEUE if stage.name.startswith("forks")]
+
+
+@pytest.mark.parametrize("stage", FORKS, ids=lambda stage: stage.name)
+def test_forks_leave_an_uncompressed_run_that_keeps_its_last_checkpoint_of_the_first_half(stage):
     forks = [run for run in stage.runs if run.train.from_run]
-    assert {run.train.seed for run in forks} == set(accuracy.SEEDS)
+    assert forks[0].policy == ARMS["none"]
     for run in forks:
-        parent = RUNS[run.train.from_run]
+        parent, every = RUNS[run.train.from_run], run.train.checkpoint_every
         assert (parent.policy, parent.train.from_run, parent.train.keep_checkpoints) == (ARMS["none"], "", 0)
-        assert run.train.from_step % parent.train.checkpoint_every == 0
-        assert run.train.from_step == parent.train.steps // 2
+        assert run.train.from_step % every == 0
+        assert 0 <= parent.train.steps // 2 - run.train.from_step < every
         shared = replace(run.train, from_run="", from_step=0, keep_checkpoints=0)
         assert (run.model, run.data, shared) == (parent.model, parent.data, parent.train)
         assert stage.runs.index(parent) < stage.runs.index(run)
     at_first = [name for name, chosen in ARMS.items() if chosen.warmup_steps]
-    assert not [run.name for run in forks if any(f"-{name}-33m" in run.name for name in at_first)]
+    assert not [run.name for run in forks if any(f"-{name}-" in run.name for name in at_first)]
+
+
+def test_forks_are_of_three_seeds_both_architectures_and_both_texts():
+    runs = {stage.name: [run for run in stage.runs if run.train.from_run] for stage in FORKS}
+    assert {run.train.seed for run in runs["forks"]} == {run.train.seed for run in runs["forks-final"]} == {1, 2, 3}
+    assert {run.model.arch for run in runs["forks-qwen"]} == {"qwen"}
+    assert {run.data.corpus for run in runs["forks-code"]} == {accuracy.CODE}
+    assert {run.train.steps - run.train.from_step for run in runs["forks-final"]} == {3104}
 
 
 def test_the_queue_is_made_of_runs_of_the_accuracy_experiment():

@@ -9,8 +9,8 @@ from taco.paper.claims import collective, speed
 from taco.paper.claims.verdict import FAILS, UNTESTABLE, Tables, Verdict, absent, finite, judged
 from taco.paper.table import Cells, number
 from taco.paper.tables.load import mean, median
-from taco.recipes.accuracy import STRESS
 from taco.recipes.claims import Claim
+from taco.recipes.queue import STRESS
 
 # a loss that moves by tenths of a percent is compared over this many seeds at least
 MIN_SEEDS = 3

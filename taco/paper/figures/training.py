@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -38,11 +39,10 @@ def budget_words(place: tuple[str, ...], between: str = ", ") -> str:
 
 def accuracy(rows: list[Cells]) -> Figure:
     """Top: change of the validation loss by codec, a panel per model, TP size, corpus and budget. Bottom: training loss
-    by step. A panel needs a compressed run, unless no run has a log."""
+    by step. A panel needs a compressed run, unless no run has a log; `MOST_PANELS` with the most runs are shown."""
     final = [r for r in rows if r["part"] == "final" and r["kind"] == "measured"]
     curves = [r for r in rows if r["part"] == "curve"]
-    places = places_of([r for r in final if r["status"] == "measured" and r["codec"] != "none"]) or places_of(final)
-    places = places[:MOST_PANELS]
+    places, others = _panels([r for r in final if r["status"] == "measured" and r["codec"] != "none"] or final)
     codecs = _unique(r["codec"] for r in final if r["codec"] != "none" and places_of([r])[0] in places)
     if not places:
         return nothing(rows)
@@ -70,8 +70,18 @@ def accuracy(rows: list[Cells]) -> Figure:
         [], [], "D", color=style.PAPER, markerfacecolor="white", markersize=3.5, label="published, another model"
     )
     body.legend(loc="outside upper right", ncols=6, handletextpad=0.1, columnspacing=1.2, fontsize=6.5)
-    style.notes(body, rows, more=style.NOTATION if any(" " in codec for codec in codecs) else "")
+    words = [style.NOTATION] if any(" " in codec for codec in codecs) else []
+    if others:
+        words.append(f"In the table alone: {'; '.join(map(budget_words, others))}.")
+    style.notes(body, rows, more=" ".join(words))
     return fig
+
+
+def _panels(rows: list[Cells]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """The places of the rows that have a panel, those with the most rows, and the others."""
+    counts = Counter(places_of([r])[0] for r in rows)
+    shown = sorted(counts, key=lambda place: -counts[place])[:MOST_PANELS]
+    return [p for p in counts if p in shown], [p for p in counts if p not in shown]
 
 
 def nothing(rows: list[Cells]) -> Figure:

@@ -1,6 +1,6 @@
 """How the runs are made that say what compression costs in loss, at full size.
 
-    <model>-vtp<ranks>-<arm>[-code][-16m | -33m | -100m][-parent | -fork]-s<seed>
+    <model>-vtp<ranks>-<arm>[-code][-16m | -33m | -100m][-parent | -fork | -probe]-s<seed>
 
 The suffix is the corpus (none: English) and the tokens of training (none: 3.3 M, a look). A `fork` starts from the
 checkpoint that its `parent`, an uncompressed run of the same seed, has halfway: runs part by chance while the loss
@@ -53,6 +53,12 @@ def forks(budget: Budget) -> tuple[Budget, Budget]:
     )
 
 
+def probe(fork: Budget, steps: int = 10) -> Budget:
+    """So many steps where forks start, then which messages need bits."""
+    short = replace(fork.train, steps=fork.from_step + steps, sensitivity=True)
+    return replace(fork, suffix=fork.suffix.replace("-fork", "-probe"), train=short)
+
+
 def _longer(steps: int, warmup: int) -> Train:
     more = {"log_every": 10, "eval_every": 500, "checkpoint_every": 500, "monitor_every": 1000, "generate": 32}
     return replace(FULL_TRAIN, steps=steps, warmup=warmup, **more)
@@ -65,13 +71,14 @@ SHORT = Budget(suffix="-16m", data=_ENGLISH, train=_longer(1000, 100))
 LOOK = Budget(suffix="", data=FULL_DATA, train=FULL_TRAIN)
 SCREEN = Budget(suffix="-33m", data=_ENGLISH, train=_SCREEN)
 FINAL = Budget(suffix="-100m", data=_ENGLISH, train=_FINAL)
-PROBE = Budget(suffix="-probe", data=FULL_DATA, train=replace(FULL_TRAIN, sensitivity=True))
 # a high rate without decay grows outlier channels (arXiv 2405.19279)
 HOT = Budget(suffix="-hot", data=FULL_DATA, train=replace(FULL_TRAIN, lr=3e-3, min_lr=3e-4, weight_decay=0.0))
 CODE_SCREEN = Budget(suffix="-code-33m", data=_CODE, train=_SCREEN)
 CODE_FINAL = Budget(suffix="-code-100m", data=_CODE, train=_FINAL)
 HALVES = replace(SHORT, train=replace(SHORT.train, micro_batch=8))  # of a model whose steps need more memory
+SHORT_PARENT, SHORT_FORK = forks(SHORT)
 PARENT, FORK = forks(SCREEN)
+PROBE, SHORT_PROBE = probe(FORK), probe(SHORT_FORK)
 CODE_PARENT, CODE_FORK = forks(CODE_SCREEN)
 FINAL_PARENT, FINAL_FORK = forks(FINAL)
 HALVES_PARENT, HALVES_FORK = forks(HALVES)

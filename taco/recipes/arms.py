@@ -115,6 +115,9 @@ ARMS: dict[str, Policy] = (
     _both(
         "none",
         *TP_CODECS,
+        "taco-unrotated",
+        "taco-one-scale",
+        "taco-g256",
         "int8-tensor",
         "int8-unrotated",
         "int6-unrotated",

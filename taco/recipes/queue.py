@@ -26,6 +26,9 @@ from taco.recipes.accuracy import (
     SCREEN,
     SEEDS,
     SHORT,
+    SHORT_FORK,
+    SHORT_PARENT,
+    SHORT_PROBE,
     Budget,
     arms,
     control_runs,
@@ -56,7 +59,8 @@ SCREENED = (
 FORKED = (
     "int8", "taco", "int6", "int6-guarded", "int6-ends", "int6-first", "int8-int4", "int6-int4-guarded",
     "int4-guarded", "fp8", "int6-forward", "int6-backward", "int8-unrotated", "int6-int4", "int8-int6", "int4-int8",
-    "mxfp8", "flash-int8", "tahquant", "int4", "flash-int4", "fp8-tensor", "sdp4bit-gradient", "taco-e5m2",
+    "mxfp8", "flash-int8", "tahquant", "taco-unrotated", "taco-one-scale", "int4", "flash-int4", "fp8-tensor",
+    "sdp4bit-gradient", "taco-e5m2", "taco-g256",
     "int8-int4-stochastic", "int4-ends", "int4-first-last", "taco-stochastic", "int6-stochastic", "int4-stochastic",
 )  # fmt: skip
 MANY_SEEDS = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -94,11 +98,6 @@ QUEUE: tuple[Stage, ...] = (
     ),
     Stage(name="looks", why="every arm once, cheaply: what need not be screened", runs=arms(GPT, _REST, (1,), LOOK)),
     Stage(
-        name="sensitivity",
-        why="which blocks and directions need bits",
-        runs=arms(GPT, ("none",), (1,), PROBE) + arms(PLANTED, ("none",), (1,), PROBE),
-    ),
-    Stage(
         name="outliers",
         why="what outlier channels do to an arm, planted in the weights and grown at a high rate",
         runs=arms(PLANTED, ("none", *SPIKED), (1,), LOOK)
@@ -120,6 +119,16 @@ QUEUE: tuple[Stage, ...] = (
         name="forks-code",
         why="whether the second domain ranks the policies alike",
         runs=_forks(GPT, (*FINALISTS, "int6-ends", "fp8", "int4", "tahquant"), (1,), CODE_PARENT, CODE_FORK),
+    ),
+    Stage(
+        name="forks-outliers",
+        why="what outlier channels do to a codec once training is under way, with chance held small",
+        runs=_forks(PLANTED, SPIKED, (1,), SHORT_PARENT, SHORT_FORK, ("reversed",)),
+    ),
+    Stage(
+        name="sensitivity",
+        why="which blocks and directions need bits, where forks start",
+        runs=arms(GPT, ("none",), SEEDS, PROBE) + arms(PLANTED, ("none",), (1,), SHORT_PROBE),
     ),
     Stage(
         name="forks-final",
@@ -173,7 +182,7 @@ QUEUE: tuple[Stage, ...] = (
 )
 
 # Runs whose tensors are made hard on purpose: they judge codecs, and no claim about training as it is.
-STRESS = frozenset(run.name for stage in QUEUE if stage.name == "outliers" for run in stage.runs)
+STRESS = frozenset(run.name for stage in QUEUE if stage.name.endswith("outliers") for run in stage.runs)
 
 # Every model at two TP sizes with every codec, and what the queue adds.
 FULL_ACCURACY = grid({GPT: (2, 4), QWEN: (2, 4)}, FULL_DATA, FULL_TRAIN, TP_CODECS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,62 @@ def test_each_captured_step_counts_and_hard_runs_do_not(tmp_path: Path):
         for run, share in (("run", 0.1), ("gpt-125m-vtp4-none-hot-s1", 0.9))
     ]
     assert judge("near-zero", tmp_path, near).value == pytest.approx(0.1)
+
+
+def fork(codec: str, delta: float, seed: int, *, ratio: float = 2.0, control: float = 0.02, **changes) -> dict:
+    row = loss(codec, delta, control=control, seed=seed) | {"shared_tokens": 500, "wire_ratio": ratio}
+    return row | {"log": f"{codec}-{seed}-{changes.get('model', '')}"} | changes
+
+
+def forks(codec: str, *deltas: float, **more) -> list[dict]:
+    return [fork(codec, delta, seed, **more) for seed, delta in enumerate(deltas, 1)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict", "value"),
+    [
+        (forks("int8", 0.0, 0.01, 0.02), HOLDS, 0.01),
+        (forks("int8", 0.0, 0.1, 0.2), FAILS, 0.1),
+        (forks("int8", 0.0, 0.01, 0.02) + forks("int8", 0.1, 0.1, 0.1, model="other"), FAILS, 0.1),
+        (forks("int8", 0.0, 0.02), UNTESTABLE, 0.01),
+        (forks("int8", 0.0, 0.01, 0.02, control=0.4), UNTESTABLE, 0.01),
+        (forks("int8", 0.0, 0.01, 0.02, control=math.nan), UNTESTABLE, 0.01),
+        ([*forks("int8", 0.0, 0.01), fork("int8", math.nan, 3, val_loss=math.nan)], FAILS, math.inf),
+        ([row | {"shared_tokens": 0} for row in forks("int8", 0.0, 0.01, 0.02)], UNTESTABLE, math.nan),
+    ],
+)
+def test_int8_is_judged_by_forks_where_chance_is_small(rows: list[dict], verdict: str, value: float, tmp_path: Path):
+    found = judge("int8-loss", tmp_path, rows)
+    assert found.verdict == verdict
+    assert found.value == pytest.approx(value, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict", "value"),
+    [
+        (forks("a", 0.1, 0.0, 0.1, ratio=2.6) + forks("b", 0.2, 0.2, 0.2, ratio=3.0), HOLDS, 2.6),
+        (forks("a", 0.1, 0.0, 0.1, ratio=2.4) + forks("b", 0.2, 0.2, 0.2, ratio=3.0), FAILS, 2.4),
+        # another that would do has too few seeds
+        (forks("a", 0.1, 0.0, 0.1, ratio=2.4) + forks("b", 0.05, ratio=3.0), UNTESTABLE, 3.0),
+        (forks("a", 0.1, 0.0, 0.1, ratio=2.6) + forks("b", 0.05, ratio=3.0), HOLDS, 2.6),
+        # one model is enough to fail on
+        (forks("a", *[0.1] * 3, ratio=2.6) + forks("a", *[0.3] * 3, ratio=2.6, model="other"), UNTESTABLE, math.nan),
+        (
+            [*forks("a", 0.0, 0.0, ratio=2.6), fork("a", math.nan, 3, ratio=2.6, val_loss=math.nan)],
+            UNTESTABLE,
+            math.nan,
+        ),
+        (forks("none", 0.0, 0.0, 0.0, ratio=9.0), UNTESTABLE, math.nan),
+    ],
+)
+def test_the_fewest_bytes_at_little_loss(rows: list[dict], verdict: str, value: float, tmp_path: Path):
+    found = judge("fewest-bytes", tmp_path, rows)
+    assert found.verdict == verdict
+    assert found.value == pytest.approx(value, nan_ok=True)
+
+
+def test_forks_stand_beside_the_whole_runs_of_the_papers_codec(tmp_path: Path):
+    whole = seeds(loss("taco", 0.9, control=1.0))
+    found = judge("near-lossless", tmp_path, [*whole, *forks("taco", 0.1, 0.2)])
+    assert found.verdict == UNTESTABLE
+    assert "it changes the loss by +0.150% (2 seeds; rounding alone 0.020%)" in found.reason

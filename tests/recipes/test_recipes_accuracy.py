@@ -163,6 +163,16 @@ def test_forks_are_of_three_seeds_both_architectures_and_both_texts():
     assert {run.train.steps - run.train.from_step for run in runs["forks-final"]} == {3104}
 
 
+def test_probes_start_where_forks_start():
+    (stage,) = (stage for stage in QUEUE if stage.name == "sensitivity")
+    for run in stage.runs:
+        suffix = "33m" if run.model.name == "gpt-125m" else "16m"
+        fork = RUNS[f"{run.model.name}-vtp4-none-{suffix}-fork-s{run.train.seed}"]
+        assert run.train.sensitivity
+        assert run.train.steps == run.train.from_step + 10
+        assert (run.train.from_run, run.train.from_step) == (fork.train.from_run, fork.train.from_step)
+
+
 def test_the_queue_is_made_of_runs_of_the_accuracy_experiment():
     queued = {run.name for stage in QUEUE for run in stage.runs}
     accuracy_runs = EXPERIMENTS["accuracy"]

@@ -39,7 +39,7 @@ def budget_words(place: tuple[str, ...], between: str = ", ") -> str:
 
 def accuracy(rows: list[Cells]) -> Figure:
     """Top: change of the validation loss by codec, a panel per model, TP size, corpus and budget. Bottom: training loss
-    by step. A panel needs a compressed run, unless no run has a log; `MOST_PANELS` with the most runs are shown."""
+    by step. A panel needs a compressed run, unless no run has a log; `MOST_PANELS` with the most tokens are shown."""
     final = [r for r in rows if r["part"] == "final" and r["kind"] == "measured"]
     curves = [r for r in rows if r["part"] == "curve"]
     places, others = _panels([r for r in final if r["status"] == "measured" and r["codec"] != "none"] or final)
@@ -78,10 +78,12 @@ def accuracy(rows: list[Cells]) -> Figure:
 
 
 def _panels(rows: list[Cells]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """The places of the rows that have a panel, those with the most rows, and the others."""
-    counts = Counter(places_of([r])[0] for r in rows)
-    shown = sorted(counts, key=lambda place: -counts[place])[:MOST_PANELS]
-    return [p for p in counts if p in shown], [p for p in counts if p not in shown]
+    """The places of the rows that have a panel, those with the most tokens over all runs, and the others."""
+    tokens: Counter[tuple[str, ...]] = Counter()
+    for r in rows:
+        tokens[places_of([r])[0]] += int(number(r["planned_tokens"]))
+    shown = [place for place, _ in tokens.most_common(MOST_PANELS)]
+    return [p for p in tokens if p in shown], [p for p in tokens if p not in shown]
 
 
 def nothing(rows: list[Cells]) -> Figure:

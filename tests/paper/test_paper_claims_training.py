@@ -76,6 +76,8 @@ def forks(codec: str, *deltas: float, **more) -> list[dict]:
         (forks("int8", 0.0, 0.1, 0.2), FAILS, 0.1),
         (forks("int8", 0.0, 0.01, 0.02) + forks("int8", 0.1, 0.1, 0.1, model="other"), FAILS, 0.1),
         (forks("int8", 0.0, 0.02), UNTESTABLE, 0.01),
+        # three seeds over all models; the mean is of the worse one
+        ([*forks("int8", 0.0, 0.02), fork("int8", 0.03, 3, model="other")], HOLDS, 0.03),
         (forks("int8", 0.0, 0.01, 0.02, control=0.4), UNTESTABLE, 0.01),
         (forks("int8", 0.0, 0.01, 0.02, control=math.nan), UNTESTABLE, 0.01),
         ([*forks("int8", 0.0, 0.01), fork("int8", math.nan, 3, val_loss=math.nan)], FAILS, math.inf),
@@ -104,6 +106,7 @@ def test_int8_is_judged_by_forks_where_chance_is_small(rows: list[dict], verdict
             math.nan,
         ),
         (forks("none", 0.0, 0.0, 0.0, ratio=9.0), UNTESTABLE, math.nan),
+        (forks("a", 0.0, 0.0, 0.0, ratio=4.0, dtype="float32"), UNTESTABLE, math.nan),
     ],
 )
 def test_the_fewest_bytes_at_little_loss(rows: list[dict], verdict: str, value: float, tmp_path: Path):

@@ -91,7 +91,7 @@ def _worst(rows: list[Cells]) -> list[Cells]:
     """Those of the model, grid, text and budget where the mean change is largest."""
     settings: dict[tuple, list[Cells]] = {}
     for r in rows:
-        settings.setdefault(tuple(r[k] for k in SETTING), []).append(r)
+        settings.setdefault((*(r[k] for k in SETTING), r.get("shared_tokens")), []).append(r)
     return max(settings.values(), key=_mean_change)
 
 
@@ -160,8 +160,8 @@ def error_growth(claim: Claim, tables: Tables) -> Verdict:
 
 
 def int8_loss(claim: Claim, tables: Tables) -> Verdict:
-    """Mean change of forks with int8, of the model, grid and text where it is largest; chance has to be smaller than
-    what the claim allows."""
+    """Mean change of forks with int8, of the model, grid and text where it is largest, if all have enough seeds; chance
+    has to be smaller than what the claim allows."""
     rows = _forks(tables, codec="int8")
     if not rows:
         return absent("fork with int8 and its uncompressed twin")
@@ -169,7 +169,7 @@ def int8_loss(claim: Claim, tables: Tables) -> Verdict:
     value = _mean_change(found)
     if not _chance(found) <= claim.threshold:
         return Verdict(UNTESTABLE, _fork_words(rows), value, found)
-    return _judge_losses(value <= claim.threshold, value, _fork_words(rows), found)
+    return _judge_losses(value <= claim.threshold, value, _fork_words(rows), rows)
 
 
 def fewest_bytes(claim: Claim, tables: Tables) -> Verdict:
@@ -177,7 +177,7 @@ def fewest_bytes(claim: Claim, tables: Tables) -> Verdict:
     seeds; one over fewer seeds that would do leaves the claim open."""
     policies: dict[str, list[Cells]] = {}
     for r in _forks(tables):
-        if r["codec"] != "none":
+        if r["codec"] != "none" and r.get("dtype") != "float32":  # whose ratio is twice that to bfloat16
             policies.setdefault(r["codec"], []).append(r)
     cheap = [rows for rows in policies.values() if _mean_change(_worst(rows)) <= LITTLE]
     if not cheap:

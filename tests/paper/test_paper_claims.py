@@ -24,10 +24,14 @@ ROOT = Path(__file__).resolve().parents[2]
 MEASURED = {"kind": "measured", "label": "ours", "status": "measured", "device": "cuda", "log": "x"}
 
 
+def write_rows(folder: Path, experiment: str, rows: list[dict]) -> None:
+    columns = tuple(dict.fromkeys([*(c for r in rows for c in r), *PROVENANCE]))
+    write_table(folder / f"{experiment}.csv", columns, [MEASURED | r for r in rows])
+
+
 def judge(claim: str, folder: Path, rows: list[dict]) -> Verdict:
     """The verdict on one claim from rows of its experiment; rows are measured on GPUs unless they say otherwise."""
-    columns = tuple(dict.fromkeys([*(c for r in rows for c in r), *PROVENANCE]))
-    write_table(folder / f"{BY_ID[claim].experiment}.csv", columns, [MEASURED | r for r in rows])
+    write_rows(folder, BY_ID[claim].experiment, rows)
     return RULES[claim](BY_ID[claim], Tables(folder))
 
 

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from test_paper_claims import judge, loss, seeds
+from test_paper_claims import judge, loss, seeds, write_rows
 
 from taco.paper.claims.verdict import FAILS, HOLDS, UNTESTABLE
 from taco.recipes.queue import STRESS
@@ -120,3 +120,19 @@ def test_forks_stand_beside_the_whole_runs_of_the_papers_codec(tmp_path: Path):
     found = judge("near-lossless", tmp_path, [*whole, *forks("taco", 0.1, 0.2)])
     assert found.verdict == UNTESTABLE
     assert "it changes the loss by +0.150% (2 seeds; rounding alone 0.020%)" in found.reason
+
+
+def test_growth_over_layers_stands_beside_that_over_steps(tmp_path: Path):
+    rows = [row | {"first_quarter_pct": 0.1, "last_quarter_pct": 0.3} for row in seeds(loss("taco", 0.1))]
+    assert "layers are not separated" in judge("error-growth", tmp_path, rows).reason
+    place = {"part": "depth", "codec": "taco"}
+    depth = [
+        place | {"log": log, "role": role, "layer": layer, "error": error}
+        for log, errors in (("one", (0.1, 0.5, 0.2)), ("gpt-125m-outliers-vtp4-taco-s1", (1.0, 1.0, 9.0)))
+        for role in ("tp_forward", "tp_backward")
+        for layer, error in zip((2, 11, 10), (errors[0], errors[2], errors[1]), strict=True)
+    ]
+    other = place | {"log": "two", "codec": "int8", "role": "tp_forward", "layer": 0, "error": 7.0}
+    write_rows(tmp_path, "pareto", [*depth, other])
+    reason = judge("error-growth", tmp_path, rows).reason
+    assert "grows 2.0 times from the first block to the last, the gradients' 0.5 times from the last" in reason

@@ -135,6 +135,26 @@ def better_than_tahquant(claim: Claim, tables: Tables) -> Verdict:
     return judged(value > claim.threshold, value, words, rows)
 
 
+def _depth_words(tables: Tables) -> str:
+    """How an error grows over blocks in words, median over the runs of taco that say; '' where none does."""
+    ends: dict[str, list[float]] = {"tp_forward": [], "tp_backward": []}
+    for role, growth in ends.items():
+        runs: dict[str, list[Cells]] = {}
+        for r in tables.rows("pareto", part="depth", codec="taco", role=role):
+            if not STRESS.intersection(r["log"].split("; ")):
+                runs.setdefault(r["log"], []).append(r)
+        for rows in runs.values():
+            first, last = (number(pick(rows, key=lambda r: number(r["layer"]))["error"]) for pick in (min, max))
+            growth.append(last / first if role == "tp_forward" else first / last)
+    if not all(ends.values()):
+        return ", over steps; layers are not separated"
+    forward, backward = (median(growth) for growth in ends.values())
+    return (
+        f"; over layers the states' error grows {forward:.1f} times from the first block to the last, the gradients' "
+        f"{backward:.1f} times from the last to the first"
+    )
+
+
 def error_growth(claim: Claim, tables: Tables) -> Verdict:
     """Growth of the training loss's distance to the baseline over the steps of training, in the longest runs that have
     controls. These drift apart, too, and further in longer runs: only a distance beyond theirs is the codec's."""
@@ -148,7 +168,7 @@ def error_growth(claim: Claim, tables: Tables) -> Verdict:
     value = median(number(r["last_quarter_pct"]) / number(r["first_quarter_pct"]) for r in rows)
     words = (
         f"in runs of {number(longest) / 1e6:.1f} M tokens the distance of the training loss to the baseline is "
-        f"{value:.1f} times as large in the last quarter as in the first; this is over steps, layers are not separated"
+        f"{value:.1f} times as large in the last quarter as in the first{_depth_words(tables)}"
     )
     if not controls:
         return Verdict(UNTESTABLE, f"{words}; no control says how far rounding alone drives runs apart", value, rows)

@@ -3,8 +3,8 @@
     <model>-vtp<ranks>-<arm>[-code][-16m | -33m | -100m][-parent | -fork | -probe]-s<seed>
 
 The suffix is the corpus (none: English) and the tokens of training (none: 3.3 M, a look). A `fork` starts from the
-checkpoint that its `parent`, an uncompressed run of the same seed, has halfway: runs part by chance while the loss
-falls fastest, which is before that, so that forks show smaller differences than whole runs. All runs of one budget and
+checkpoint that its `parent`, an uncompressed run of the same seed, has halfway: runs part by chance mostly before
+that, so that forks show smaller differences than whole runs. All runs of one budget and
 seed start from the same weights and see the same data, so arms are compared in pairs; `controls` of the same seed
 compress nothing and say how far chance alone goes.
 """
@@ -112,7 +112,7 @@ def grid(models: dict[str, tuple[int, ...]], data: Data, train: Train, codecs: t
     )
 
 
-def arms(model: str, names: Iterable[str], seeds: Iterable[int], budget: Budget) -> tuple[Run, ...]:
+def arm_runs(model: str, names: Iterable[str], seeds: Iterable[int], budget: Budget) -> tuple[Run, ...]:
     """Seed by seed, so that a stop in the middle leaves whole pairs."""
     return tuple(
         arm(model, WAYS, name, seed, budget.data, budget.schedule(model, seed), budget.suffix)

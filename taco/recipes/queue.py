@@ -30,7 +30,7 @@ from taco.recipes.accuracy import (
     SHORT_PARENT,
     SHORT_PROBE,
     Budget,
-    arms,
+    arm_runs,
     control_runs,
     grid,
     unique,
@@ -78,10 +78,10 @@ def _forks(
     return tuple(
         run
         for seed in seeds
-        for run in arms(model, ("none",), (seed,), left)
-        + arms(model, ("none",), (seed,), fork)
+        for run in arm_runs(model, ("none",), (seed,), left)
+        + arm_runs(model, ("none",), (seed,), fork)
         + control_runs(model, (), (seed,), fork, orders)
-        + arms(model, names, (seed,), fork)
+        + arm_runs(model, names, (seed,), fork)
     )
 
 
@@ -89,20 +89,22 @@ QUEUE: tuple[Stage, ...] = (
     Stage(
         name="controls",
         why="whether a baseline is low by chance: runs that compress nothing and differ by rounding alone",
-        runs=arms(GPT, ("none",), SEEDS, LOOK) + control_runs(GPT, (1, 2, 3), SEEDS, LOOK),
+        runs=arm_runs(GPT, ("none",), SEEDS, LOOK) + control_runs(GPT, (1, 2, 3), SEEDS, LOOK),
     ),
     Stage(
         name="pairs",
         why="the arms nearest to the baseline at three seeds",
-        runs=arms(GPT, (*NEAR, "int8-int4"), SEEDS, LOOK),
+        runs=arm_runs(GPT, (*NEAR, "int8-int4"), SEEDS, LOOK),
     ),
-    Stage(name="looks", why="every arm once, cheaply: what need not be screened", runs=arms(GPT, _REST, (1,), LOOK)),
+    Stage(
+        name="looks", why="every arm once, cheaply: what need not be screened", runs=arm_runs(GPT, _REST, (1,), LOOK)
+    ),
     Stage(
         name="outliers",
         why="what outlier channels do to an arm, planted in the weights and grown at a high rate",
-        runs=arms(PLANTED, ("none", *SPIKED), (1,), LOOK)
+        runs=arm_runs(PLANTED, ("none", *SPIKED), (1,), LOOK)
         + control_runs(PLANTED, (2,), (1,), LOOK)
-        + arms(GPT, ("none", *SPIKED), (1,), HOT)
+        + arm_runs(GPT, ("none", *SPIKED), (1,), HOT)
         + control_runs(GPT, (2,), (1,), HOT),
     ),
     Stage(
@@ -128,7 +130,7 @@ QUEUE: tuple[Stage, ...] = (
     Stage(
         name="sensitivity",
         why="which blocks and directions need bits, where forks start",
-        runs=arms(GPT, ("none",), SEEDS, PROBE) + arms(PLANTED, ("none",), (1,), SHORT_PROBE),
+        runs=arm_runs(GPT, ("none",), SEEDS, PROBE) + arm_runs(PLANTED, ("none",), (1,), SHORT_PROBE),
     ),
     Stage(
         name="forks-final",
@@ -138,51 +140,55 @@ QUEUE: tuple[Stage, ...] = (
     Stage(
         name="seeds",
         why="what compression from the first step costs, over enough seeds to see a third of a per cent",
-        runs=arms(GPT, ("none", *FINALISTS[:3]), MANY_SEEDS, SHORT),
+        runs=arm_runs(GPT, ("none", *FINALISTS[:3]), MANY_SEEDS, SHORT),
     ),
     Stage(
         name="screen",
         why="which messages int6 harms and which policy wins it back, at ten times the tokens, with controls",
-        runs=arms(GPT, ("none",), (1,), SCREEN)
+        runs=arm_runs(GPT, ("none",), (1,), SCREEN)
         + control_runs(GPT, (2,), (1,), SCREEN)
-        + arms(GPT, SCREENED, (1,), SCREEN)
-        + arms(GPT, ("none", *SCREENED), (2,), SCREEN),
+        + arm_runs(GPT, SCREENED, (1,), SCREEN)
+        + arm_runs(GPT, ("none", *SCREENED), (2,), SCREEN),
     ),
     Stage(
         name="screen-code",
         why="whether the second domain ranks the arms alike",
-        runs=arms(GPT, ("none", *FINALISTS), (1,), CODE_SCREEN) + control_runs(GPT, (), (1,), CODE_SCREEN),
+        runs=arm_runs(GPT, ("none", *FINALISTS), (1,), CODE_SCREEN) + control_runs(GPT, (), (1,), CODE_SCREEN),
     ),
     Stage(
         name="screen-qwen",
         why="whether the second architecture ranks the arms alike",
-        runs=arms(QWEN, ("none", *FINALISTS, "tahquant"), (1,), SCREEN) + control_runs(QWEN, (), (1,), SCREEN),
+        runs=arm_runs(QWEN, ("none", *FINALISTS, "tahquant"), (1,), SCREEN) + control_runs(QWEN, (), (1,), SCREEN),
     ),
-    Stage(name="screen-rest", why="every other arm at the screening budget", runs=arms(GPT, _UNSCREENED, (1,), SCREEN)),
+    Stage(
+        name="screen-rest", why="every other arm at the screening budget", runs=arm_runs(GPT, _UNSCREENED, (1,), SCREEN)
+    ),
     Stage(
         name="finals",
         why="the finalists at three seeds and 100 M tokens, with a control each",
         runs=tuple(
             run
             for seed in SEEDS
-            for run in arms(GPT, ("none", *FINALISTS), (seed,), FINAL)
+            for run in arm_runs(GPT, ("none", *FINALISTS), (seed,), FINAL)
             + control_runs(GPT, (), (seed,), FINAL, ("reversed",))
         ),
     ),
     Stage(
         name="finals-qwen",
         why="the finalists on the second architecture",
-        runs=arms(QWEN, ("none", *FINALISTS), SEEDS, FINAL) + control_runs(QWEN, (), (1,), FINAL, ("reversed",)),
+        runs=arm_runs(QWEN, ("none", *FINALISTS), SEEDS, FINAL) + control_runs(QWEN, (), (1,), FINAL, ("reversed",)),
     ),
     Stage(
         name="finals-code",
         why="the finalists on the second domain",
-        runs=arms(GPT, ("none", *FINALISTS), SEEDS, CODE_FINAL),
+        runs=arm_runs(GPT, ("none", *FINALISTS), SEEDS, CODE_FINAL),
     ),
 )
 
 # Runs whose tensors are made hard on purpose: they judge codecs, and no claim about training as it is.
-STRESS = frozenset(run.name for stage in QUEUE if stage.name.endswith("outliers") for run in stage.runs)
+STRESS = frozenset(
+    run.name for stage in QUEUE for run in stage.runs if run.model.name == PLANTED or f"{HOT.suffix}-s" in run.name
+)
 
 # Every model at two TP sizes with every codec, and what the queue adds.
 FULL_ACCURACY = grid({GPT: (2, 4), QWEN: (2, 4)}, FULL_DATA, FULL_TRAIN, TP_CODECS)

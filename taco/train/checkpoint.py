@@ -181,9 +181,9 @@ def save(root: Path, step: int, state: dict[str, Any], run: Run, here: World) ->
     if here.rank == 0:
         files = {p.name: p.stat().st_size for p in sorted(tmp.iterdir())}
         date = datetime.now(UTC).isoformat()
-        found = {"version": VERSION, "step": step, "written": date, "config": to_dict(run), "files": files}
+        itself = {"version": VERSION, "step": step, "written": date, "config": to_dict(run), "files": files}
         with (tmp / "run.json").open("w") as f:
-            json.dump(found, f, indent=1)
+            json.dump(itself, f, indent=1)
             f.flush()
             os.fsync(f.fileno())
         os.replace(tmp, folder)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from taco import log
 from taco.config import ConfigError, Policy, Run, run_from_dict, to_dict
@@ -24,14 +24,27 @@ GRID = ("tp", "pp", "dp", "virtual_tp", "schedule")
 PLACE = ("batch", "seed")
 
 
-def parent(run: Run, root: Path) -> Run:
-    """The run whose checkpoint under `root` `run` starts from, as it was when it wrote that. Changes no file.
+class Parent(NamedTuple):
+    """What a run starts from. run: the parent, as it was when it wrote the checkpoint; written: when that was, which
+    tells two checkpoints of one name apart."""
+
+    run: Run
+    written: str
+
+    def record(self) -> dict[str, Any]:
+        """What the log of a run says of its start."""
+        return {"run": self.run.name, "written": self.written, "config": to_dict(self.run)}
+
+
+def parent(run: Run, root: Path) -> Parent:
+    """The run whose checkpoint under `root` `run` starts from. Changes no file.
 
     Raises `CheckpointError` if the checkpoint is missing or damaged, or its run differs in what has to be the same.
     """
     t = run.train
     try:
-        found = run_from_dict(checkpoint.about(root, t.from_step).config)
+        there = checkpoint.about(root, t.from_step)
+        found = run_from_dict(there.config)
     except ConfigError as error:
         raise CheckpointError(
             f"got the checkpoint of step {t.from_step} in {root}, whose configuration is none ({error}); "
@@ -43,14 +56,7 @@ def parent(run: Run, root: Path) -> Run:
             f"need the same model, data, {', '.join(PLACE)}, {', '.join(GRID)}; "
             "because weights, random states and the place in the data go on"
         )
-    return found
-
-
-def origin(run: Run, left: Run, root: Path) -> dict[str, Any]:
-    """What the log of `run` says of its start: the run that it left, as `parent` found it, and when that wrote the
-    checkpoint, so that runs of two checkpoints of one name can be told apart."""
-    written = checkpoint.about(root, run.train.from_step).written
-    return {"run": run.train.from_run, "written": written, "config": to_dict(left)}
+    return Parent(found, there.written)
 
 
 def _shared(run: Run) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Trainer:
         self.run, self.here, self.options, self.start = run, here, options, start
         self.files, self.doing = Files(run, options), "setting up"
         self.fresh = start == run.train.from_step
-        self.parent: Run | None = None
+        self.parent: fork.Parent | None = None
         self.captures = options.captures(run)
         p, t = run.parallel, run.train
         torch.manual_seed(t.seed)
@@ -101,7 +101,7 @@ class Trainer:
         root, there = self.files.checkpoints, state
         if self.fresh:
             self.parent = self.here.agree(lambda: fork.parent(self.run, self.files.from_checkpoints))
-            root, there = self.files.from_checkpoints, fork.held(state, self.parent.policy, self.run.policy)
+            root, there = self.files.from_checkpoints, fork.held(state, self.parent.run.policy, self.run.policy)
         checkpoint.load_(root, self.start, there, self.here)
         model = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
         self.par.load_state_dict(model)
@@ -238,7 +238,7 @@ class Trainer:
     def _steps(self) -> None:
         t = self.run.train
         if self.start:
-            origin = fork.origin(self.run, self.parent, self.files.from_checkpoints) if self.parent else {}
+            origin = self.parent.record() if self.parent else {}
             date = datetime.now(UTC).isoformat(timespec="seconds")
             self._write("fork" if origin else "resume", step=self.start, date=date, **origin)
             self.progress.say(f"goes on after step {self.start}" + (f" of {t.from_run}" if origin else ""))

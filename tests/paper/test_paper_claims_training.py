@@ -76,8 +76,9 @@ def forks(codec: str, *deltas: float, **more) -> list[dict]:
         (forks("int8", 0.0, 0.1, 0.2), FAILS, 0.1),
         (forks("int8", 0.0, 0.01, 0.02) + forks("int8", 0.1, 0.1, 0.1, model="other"), FAILS, 0.1),
         (forks("int8", 0.0, 0.02), UNTESTABLE, 0.01),
-        # three seeds over all models; the mean is of the worse one
-        ([*forks("int8", 0.0, 0.02), fork("int8", 0.03, 3, model="other")], HOLDS, 0.03),
+        # a model with a single seed decides nothing, and if it is beyond the limit nothing is decided
+        ([*forks("int8", 0.0, 0.01, 0.02), fork("int8", 0.03, 1, model="other")], HOLDS, 0.01),
+        ([*forks("int8", 0.0, 0.01, 0.02), fork("int8", 0.06, 1, model="other")], UNTESTABLE, 0.06),
         (forks("int8", 0.0, 0.01, 0.02, control=0.4), UNTESTABLE, 0.01),
         (forks("int8", 0.0, 0.01, 0.02, control=math.nan), UNTESTABLE, 0.01),
         ([*forks("int8", 0.0, 0.01), fork("int8", math.nan, 3, val_loss=math.nan)], FAILS, math.inf),
@@ -95,8 +96,13 @@ def test_int8_is_judged_by_forks_where_chance_is_small(rows: list[dict], verdict
     [
         (forks("a", 0.1, 0.0, 0.1, ratio=2.6) + forks("b", 0.2, 0.2, 0.2, ratio=3.0), HOLDS, 2.6),
         (forks("a", 0.1, 0.0, 0.1, ratio=2.4) + forks("b", 0.2, 0.2, 0.2, ratio=3.0), FAILS, 2.4),
-        # another that would do has too few seeds
+        # another has too few seeds: it leaves the claim open if it would do
         (forks("a", 0.1, 0.0, 0.1, ratio=2.4) + forks("b", 0.05, ratio=3.0), UNTESTABLE, 3.0),
+        (forks("a", 0.1, 0.0, 0.1, ratio=2.4) + forks("b", 0.05, ratio=2.45), FAILS, 2.4),
+        (forks("b", 0.05, ratio=2.45), UNTESTABLE, 2.45),
+        # chance is not known, or larger than what is asked for
+        (forks("a", 0.1, 0.0, 0.1, ratio=2.6, control=math.nan), UNTESTABLE, 2.6),
+        (forks("a", 0.1, 0.0, 0.1, ratio=2.6, control=1.0), UNTESTABLE, 2.6),
         (forks("a", 0.1, 0.0, 0.1, ratio=2.6) + forks("b", 0.05, ratio=3.0), HOLDS, 2.6),
         # one model is enough to fail on
         (forks("a", *[0.1] * 3, ratio=2.6) + forks("a", *[0.3] * 3, ratio=2.6, model="other"), UNTESTABLE, math.nan),
@@ -125,14 +131,22 @@ def test_forks_stand_beside_the_whole_runs_of_the_papers_codec(tmp_path: Path):
 def test_growth_over_layers_stands_beside_that_over_steps(tmp_path: Path):
     rows = [row | {"first_quarter_pct": 0.1, "last_quarter_pct": 0.3} for row in seeds(loss("taco", 0.1))]
     assert "layers are not separated" in judge("error-growth", tmp_path, rows).reason
-    place = {"part": "depth", "codec": "taco"}
+    logs = (
+        ("one", {}, (0.1, 0.5, 0.2)),
+        ("alone", {"codec": "rounding"}, (0.1, 0.5, 0.8)),
+        ("gpt-125m-outliers-vtp4-taco-s1", {}, (1.0, 1.0, 9.0)),
+        ("fork", {"shared_tokens": 500}, (1.0, 1.0, 9.0)),
+        ("longer", {"planned_tokens": 2000}, (1.0, 1.0, 9.0)),
+        ("other", {"codec": "int8"}, (1.0, 1.0, 9.0)),
+    )
     depth = [
-        place | {"log": log, "role": role, "layer": layer, "error": error}
-        for log, errors in (("one", (0.1, 0.5, 0.2)), ("gpt-125m-outliers-vtp4-taco-s1", (1.0, 1.0, 9.0)))
+        {"part": "depth", "codec": "taco", "planned_tokens": 1000, "shared_tokens": 0, "log": log, "role": role,
+         "layer": layer, "error": error} | changes
+        for log, changes, errors in logs
         for role in ("tp_forward", "tp_backward")
         for layer, error in zip((2, 11, 10), (errors[0], errors[2], errors[1]), strict=True)
-    ]
-    other = place | {"log": "two", "codec": "int8", "role": "tp_forward", "layer": 0, "error": 7.0}
-    write_rows(tmp_path, "pareto", [*depth, other])
+    ]  # fmt: skip
+    write_rows(tmp_path, "pareto", depth)
     reason = judge("error-growth", tmp_path, rows).reason
     assert "grows 2.0 times from the first block to the last, the gradients' 0.5 times from the last" in reason
+    assert "(that of rounding 8.0 and 0.1)" in reason

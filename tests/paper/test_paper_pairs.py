@@ -74,6 +74,10 @@ def test_of_several_baselines_the_first_that_ran_is_taken(tmp_path: Path):
     _, rows = training.accuracy(found)
     assert only(rows, part="final", log="taco")["delta_pct"] == pytest.approx(10.0)
     assert only(rows, part="final", log="taco")["control_band_pct"] == pytest.approx(25.0)
+    # the later one is a control: it has a distance to the first, and a curve against it
+    quarters = {log: only(rows, part="final", log=log)["last_quarter_pct"] for log in ("a", "b")}
+    assert (quarters["a"], math.isnan(quarters["b"])) == (0, True)
+    assert {r["log"] for r in rows if r["part"] == "curve"} == {"a", "taco"}
 
 
 def test_a_repeated_baseline_counts_once_among_the_controls(tmp_path: Path):
@@ -96,6 +100,13 @@ def test_the_run_that_forks_left_is_one_of_their_controls_if_it_went_on_alike(tm
     _, rows = training.accuracy(found)
     assert only(rows, part="final", log="taco-fork")["control_band_pct"] == pytest.approx(0.5)
     assert only(rows, part="final", log="parent")["control_band_pct"] == pytest.approx(100 * (2.2 / 2.01 - 1))
+    found.runs["none-fork"].records.append({"kind": "fork", "step": 4, "run": "parent", "written": "2026-01-02"})
+    found.runs["taco-fork"].records.append(found.runs["none-fork"].records[-1])
+    for date, band in (("2026-01-01", pytest.approx(0.5)), ("2026-01-03", pytest.approx(math.nan, nan_ok=True))):
+        found.runs["parent"].header["provenance"]["date"] = date  # the later one is run again
+        _, rows = training.accuracy(found)
+        assert only(rows, part="final", log="taco-fork")["control_band_pct"] == band
+    found.runs["parent"].header["provenance"]["date"] = "2026-01-01"
     longer = found.runs["parent"].header["config"]["train"]
     longer["steps"] *= 2
     _, rows = training.accuracy(found)

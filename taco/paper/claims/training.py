@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from taco.paper.claims.verdict import FAILS, UNTESTABLE, Tables, Verdict, absent, finite, judged
+from taco.paper.claims.verdict import FAILS, HOLDS, UNTESTABLE, Tables, Verdict, absent, finite, judged
 from taco.paper.table import Cells, number
 from taco.paper.tables.load import mean, median
 from taco.recipes.claims import Claim
@@ -64,16 +65,13 @@ def _forks(tables: Tables, **wanted: str) -> list[Cells]:
 
 
 def _fork_words(rows: list[Cells]) -> str:
-    """The largest mean change of forks in words, with how far rounding alone moves them; '' without forks."""
-    if not rows:
-        return ""
-    found = _worst(rows)
-    first, seeds = found[0], len({r["seed"] for r in found})
+    """The mean change of forks of one setting in words, with how far rounding alone moves them."""
+    first, seeds, chance = rows[0], len({r["seed"] for r in rows}), _chance(rows)
     shared, whole = (number(first[k]) / 1e6 for k in ("shared_tokens", "planned_tokens"))
+    beside = "no control" if math.isnan(chance) else f"rounding alone {chance:.3f}%"
     return (
         f"switched on after {shared:.1f} of {whole:.1f} M tokens of {first['model']} on {first['corpus']} it changes "
-        f"the loss by {_mean_change(found):+.3f}% ({seeds} seed{'s' if seeds > 1 else ''}; rounding alone "
-        f"{_chance(found):.3f}%)"
+        f"the loss by {_mean_change(rows):+.3f}% ({seeds} seed{'s' if seeds > 1 else ''}; {beside})"
     )
 
 
@@ -87,12 +85,32 @@ def _mean_change(rows: list[Cells]) -> float:
     return math.inf if diverged else mean(r["delta_pct"] for r in rows)
 
 
-def _worst(rows: list[Cells]) -> list[Cells]:
-    """Those of the model, grid, text and budget where the mean change is largest."""
-    settings: dict[tuple, list[Cells]] = {}
+def _settings(rows: list[Cells]) -> list[list[Cells]]:
+    """The rows by model, grid, text, tokens and tokens shared."""
+    found: dict[tuple, list[Cells]] = {}
     for r in rows:
-        settings.setdefault((*(r[k] for k in SETTING), r.get("shared_tokens")), []).append(r)
-    return max(settings.values(), key=_mean_change)
+        found.setdefault((*(r[k] for k in SETTING), r.get("shared_tokens")), []).append(r)
+    return list(found.values())
+
+
+def _worst(rows: list[Cells]) -> list[Cells]:
+    """Those of the setting where the mean change is largest."""
+    return max(_settings(rows), key=_mean_change)
+
+
+def _judge_forks(rows: list[Cells], limit: float) -> Verdict:
+    """Whether a policy's forks stay within `limit`, by the worst setting that has enough seeds and controls that stay
+    within it, too. One that cannot be judged and is beyond the limit leaves the question open."""
+    known = [
+        found for found in _settings(rows)
+        if len({r["seed"] for r in found}) >= MIN_SEEDS and _chance(found) <= limit
+    ]  # fmt: skip
+    worst = _worst(rows)
+    if not known or (worst not in known and _mean_change(worst) > limit):
+        words = f"{_fork_words(worst)}; a verdict needs {MIN_SEEDS} seeds and controls within {limit:g}%"
+        return Verdict(UNTESTABLE, words, _mean_change(worst), worst)
+    worst = max(known, key=_mean_change)
+    return judged(_mean_change(worst) <= limit, _mean_change(worst), _fork_words(worst), worst)
 
 
 def near_lossless(claim: Claim, tables: Tables) -> Verdict:
@@ -112,11 +130,11 @@ def near_lossless(claim: Claim, tables: Tables) -> Verdict:
     value, band = _mean_change(found), _band(found)
     pairs = "1 pair" if len(found) == 1 else f"{len(found)} pairs"
     words = f"mean change {value:+.3f}% over {pairs} of runs of {longest / 1e6:.1f} M tokens; {_band_words(band)}"
-    if later := _fork_words(_forks(tables, codec="taco")):
-        words += f"; {later}"
+    verdict = _judge_losses(value <= claim.threshold, value, words, found)
     if claim.threshold < value <= band:
-        return Verdict(UNTESTABLE, words + "; the change is within that of chance", value, found)
-    return _judge_losses(value <= claim.threshold, value, words, found)
+        verdict = Verdict(UNTESTABLE, words + ", more than the change", value, found)
+    forks = _forks(tables, codec="taco")
+    return replace(verdict, reason=f"{verdict.reason}. Beside it: {_fork_words(_worst(forks))}") if forks else verdict
 
 
 def better_than_tahquant(claim: Claim, tables: Tables) -> Verdict:
@@ -135,24 +153,31 @@ def better_than_tahquant(claim: Claim, tables: Tables) -> Verdict:
     return judged(value > claim.threshold, value, words, rows)
 
 
-def _depth_words(tables: Tables) -> str:
-    """How an error grows over blocks in words, median over the runs of taco that say; '' where none does."""
-    ends: dict[str, list[float]] = {"tp_forward": [], "tp_backward": []}
-    for role, growth in ends.items():
-        runs: dict[str, list[Cells]] = {}
-        for r in tables.rows("pareto", part="depth", codec="taco", role=role):
-            if not STRESS.intersection(r["log"].split("; ")):
-                runs.setdefault(r["log"], []).append(r)
-        for rows in runs.values():
-            first, last = (number(pick(rows, key=lambda r: number(r["layer"]))["error"]) for pick in (min, max))
-            growth.append(last / first if role == "tp_forward" else first / last)
-    if not all(ends.values()):
+def _depth_words(tables: Tables, tokens: str) -> str:
+    """How an error grows over blocks in whole runs of so many tokens, with that of rounding; '' where none says."""
+    grown = {
+        (codec, role): _growth(tables.rows("pareto", part="depth", codec=codec, role=role, planned_tokens=tokens))
+        for codec in ("taco", "rounding")
+        for role in ("tp_forward", "tp_backward")
+    }
+    if any(math.isnan(each) for each in grown.values()):
         return ", over steps; layers are not separated"
-    forward, backward = (median(growth) for growth in ends.values())
+    there, back, plain_there, plain_back = grown.values()
     return (
-        f"; over layers the states' error grows {forward:.1f} times from the first block to the last, the gradients' "
-        f"{backward:.1f} times from the last to the first"
+        f"; over layers the states' error grows {there:.1f} times from the first block to the last, the gradients' "
+        f"{1 / back:.1f} times from the last to the first (that of rounding {plain_there:.1f} and {1 / plain_back:.1f})"
     )
+
+
+def _growth(rows: list[Cells]) -> float:
+    """The error behind the last block over that behind the first, median over the runs from the first step."""
+    whole = [r for r in rows if r["shared_tokens"] == "0" and not STRESS.intersection(r["log"].split("; "))]
+    ratios = []
+    for log in dict.fromkeys(r["log"] for r in whole):
+        mine = sorted((r for r in whole if r["log"] == log), key=lambda r: number(r["layer"]))
+        first, last = number(mine[0]["error"]), number(mine[-1]["error"])
+        ratios.append(last / first if first and last else math.nan)
+    return median(ratios)
 
 
 def error_growth(claim: Claim, tables: Tables) -> Verdict:
@@ -168,7 +193,7 @@ def error_growth(claim: Claim, tables: Tables) -> Verdict:
     value = median(number(r["last_quarter_pct"]) / number(r["first_quarter_pct"]) for r in rows)
     words = (
         f"in runs of {number(longest) / 1e6:.1f} M tokens the distance of the training loss to the baseline is "
-        f"{value:.1f} times as large in the last quarter as in the first{_depth_words(tables)}"
+        f"{value:.1f} times as large in the last quarter as in the first{_depth_words(tables, longest)}"
     )
     if not controls:
         return Verdict(UNTESTABLE, f"{words}; no control says how far rounding alone drives runs apart", value, rows)
@@ -180,35 +205,31 @@ def error_growth(claim: Claim, tables: Tables) -> Verdict:
 
 
 def int8_loss(claim: Claim, tables: Tables) -> Verdict:
-    """Mean change of forks with int8, of the model, grid and text where it is largest, if all have enough seeds; chance
-    has to be smaller than what the claim allows."""
+    """Mean change of forks with int8."""
     rows = _forks(tables, codec="int8")
-    if not rows:
-        return absent("fork with int8 and its uncompressed twin")
-    found = _worst(rows)
-    value = _mean_change(found)
-    if not _chance(found) <= claim.threshold:
-        return Verdict(UNTESTABLE, _fork_words(rows), value, found)
-    return _judge_losses(value <= claim.threshold, value, _fork_words(rows), rows)
+    return _judge_forks(rows, claim.threshold) if rows else absent("fork with int8 and its uncompressed twin")
 
 
 def fewest_bytes(claim: Claim, tables: Tables) -> Verdict:
-    """The largest wire ratio of a policy that costs forks no more than `LITTLE` on any model and text, over enough
-    seeds; one over fewer seeds that would do leaves the claim open."""
+    """The largest wire ratio of a policy whose forks cost no more than `LITTLE`. One that would do and cannot be judged
+    yet leaves the claim open."""
     policies: dict[str, list[Cells]] = {}
     for r in _forks(tables):
         if r["codec"] != "none" and r.get("dtype") != "float32":  # whose ratio is twice that to bfloat16
             policies.setdefault(r["codec"], []).append(r)
-    cheap = [rows for rows in policies.values() if _mean_change(_worst(rows)) <= LITTLE]
-    if not cheap:
-        return absent(f"policy whose forks end within {LITTLE}% of the uncompressed ones")
-    known = [rows for rows in cheap if len({r["seed"] for r in rows}) >= MIN_SEEDS]
-    best = max(known or cheap, key=_ratio)
-    if known and _ratio(best) < claim.threshold:
-        best = max(cheap, key=_ratio)
-    value = _ratio(best)
-    words = f"{best[0]['codec']} sends {value:.2f} times fewer bytes; {_fork_words(best)}"
-    return _judge_losses(value >= claim.threshold, value, words, best)
+    judged_each = {codec: _judge_forks(rows, LITTLE) for codec, rows in policies.items()}
+    cheap = [c for c, found in judged_each.items() if found.value <= LITTLE]
+    known = [c for c in cheap if judged_each[c].verdict == HOLDS]
+    open_ = [c for c in cheap if c not in known and _ratio(policies[c]) >= claim.threshold]
+    enough = [c for c in known if _ratio(policies[c]) >= claim.threshold]
+    best = max(enough or open_ or known or cheap, key=lambda c: _ratio(policies[c]), default="")
+    if not best:
+        return absent(f"policy whose forks are known to end within {LITTLE}% of the uncompressed ones")
+    value, words = _ratio(policies[best]), f"{best} sends {_ratio(policies[best]):.2f} times fewer bytes; "
+    words += judged_each[best].reason
+    if best in known:
+        return judged(value >= claim.threshold, value, words, policies[best])
+    return Verdict(UNTESTABLE, words, value, policies[best])
 
 
 def _ratio(rows: list[Cells]) -> float:

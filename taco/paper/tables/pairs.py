@@ -35,26 +35,27 @@ def uncompressed_pct(run: Summary, base: Summary | None) -> float:
 
 
 def control_changes_pct(run: Summary, runs: list[Summary]) -> list[float]:
-    """Changes of validation loss from the baselines of `run`'s grid, one a seed, to uncompressed runs of their seed
-    that differ by rounding alone: another grid or order of sums, a repetition, what a fork left. Finite ones only."""
+    """Changes of validation loss from the baselines of `run`'s grid, one a seed and checkpoint, to uncompressed runs of
+    their seed that differ by rounding alone: another grid or order of sums, a repetition, what a fork left. Finite
+    ones only."""
     alike = [r for r in runs if _plain_as(r, run)]
     bases: dict[str, Summary] = {}
     for each in sorted(alike, key=_by_date):
         if not each.control and each.key(seed=False) == run.key(seed=False):
             bases.setdefault(each.key(), each)
     pairs = [(base, r) for base in bases.values() for r in alike if r is not base]
-    changes = [change_pct(r.val_loss, base.val_loss) for base, r in pairs if _repeats(r, base) or _went_on(r, base)]
+    same = [(base, r) for base, r in pairs if r.key(parallel=False) == base.key(parallel=False) or _went_on(r, base)]
+    changes = [change_pct(r.val_loss, base.val_loss) for base, r in same]
     return [change for change in changes if math.isfinite(change)]
 
 
-def _repeats(run: Summary, base: Summary) -> bool:
-    return run.seed == base.seed and run.key(parallel=False) == base.key(parallel=False)
-
-
 def _went_on(run: Summary, fork: Summary) -> bool:
-    """Whether `fork` starts from a checkpoint of `run` and does what that does after it."""
+    """Whether `fork` starts from a checkpoint of `run` and does what that does after it. A run that began after the
+    checkpoint was written is a later one of the same name."""
     own = {"train": {**fork.config["train"], "from_run": "", "from_step": 0}}
-    return run.name == fork.config["train"]["from_run"] and Summary(run.name, fork.config | own).key() == run.key()
+    earlier = not fork.left or _by_date(run)[0] <= fork.left
+    alike = run.name == fork.config["train"]["from_run"] and Summary(run.name, fork.config | own).key() == run.key()
+    return alike and earlier
 
 
 def control_band_pct(run: Summary, runs: list[Summary]) -> float:
@@ -69,9 +70,10 @@ def _plain_as(other: Summary, run: Summary) -> bool:
 
 
 def noise_band_pct(run: Summary, runs: list[Summary]) -> float:
-    """Largest change of validation loss between uncompressed runs that differ in the seed only; NaN with one seed.
+    """Largest change of validation loss from the first seed's uncompressed runs to another's; NaN with one seed.
 
-    Every grid of the same model counts: without compression grids differ by fp32 rounding.
+    A seed's loss is the mean over its grids, orders of sums and repetitions, which differ by rounding alone. With two
+    seeds this is a single difference, which may be small by coincidence.
     """
     wanted = run.key(seed=False, parallel=False)
     losses: dict[int, list[float]] = {}

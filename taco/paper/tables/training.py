@@ -94,13 +94,14 @@ def _final(run: Summary, runs: list[Summary]) -> Row:
 
 
 def _reference(run: Summary, runs: list[Summary]) -> Summary | None:
-    """What a curve is drawn against: the same-seed baseline; for a baseline of another seed, the lowest seed's."""
-    if run.compressed or run.control:
-        return baseline(run, runs)
+    """What a curve is drawn against: the same-seed baseline; for a baseline, that of the lowest seed."""
+    base = baseline(run, runs)
+    if base is not run:
+        return base
     same = [
         r for r in runs if r.log and not r.compressed and not r.control and r.key(seed=False) == run.key(seed=False)
     ]
-    return min(same, key=lambda r: (r.seed, r.name)) if same else None
+    return baseline(min(same, key=lambda r: r.seed), runs)
 
 
 def _differences(run: Summary, base: Summary | None) -> list[tuple[int, float, float]]:
@@ -117,7 +118,7 @@ def _differences(run: Summary, base: Summary | None) -> list[tuple[int, float, f
 def _quarters(run: Summary, base: Summary | None) -> tuple[float, float]:
     changes = [abs(change) for _, _, change in _differences(run, base)]
     quarter = len(changes) // 4
-    if not (run.compressed or run.control) or not quarter:
+    if base is run or not quarter:
         return math.nan, math.nan
     return mean(changes[:quarter]), mean(changes[-quarter:])
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
-from torch import Tensor
-from torch.library import register_fake
+from torch import Tensor, library
 
 from taco.codec import wire
 from taco.config import PAYLOADS, ROTATIONS, SCALES, GroupCodec
@@ -32,9 +31,9 @@ def load() -> None:
         raise BuildError(
             f"got {LIBRARY} that does not load ({error}); need a rebuild; because torch or CUDA differ"
         ) from error
-    register_fake("taco::encode", _fake_encode)
-    register_fake("taco::decode_sum", _fake_decode_sum)
-    register_fake("taco::decode_sum_encode", _fake_decode_sum_encode)
+    library.register_fake("taco::encode", _fake_encode)
+    library.register_fake("taco::decode_sum", _fake_decode_sum)
+    library.register_fake("taco::decode_sum_encode", _fake_decode_sum_encode)
 
 
 @torch.compiler.assume_constant_result

@@ -9,8 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
-from torch import Tensor
-from torch.library import register_fake
+from torch import Tensor, library
 
 from taco.codec import cuda, wire
 from taco.config import AsymmetricCodec, TahQuantCodec
@@ -23,12 +22,12 @@ METADATA = {"fp16": 0, "bf16": 1, "fp32": 2}
 def load() -> None:
     """Load the library and register the fakes, once a process. Raises `BuildError` if it is missing or foreign."""
     cuda.load()
-    register_fake("taco::minmax_encode", _fake_encode)
-    register_fake("taco::minmax_decode_sum", _fake_decode_sum)
-    register_fake("taco::minmax_decode_sum_encode", _fake_decode_sum_encode)
-    register_fake("taco::tahquant_encode", _fake_tahquant_encode)
-    register_fake("taco::tahquant_decode_sum", _fake_decode_sum)
-    register_fake("taco::tahquant_decode_sum_encode", _fake_decode_sum_encode)
+    library.register_fake("taco::minmax_encode", _fake_encode)
+    library.register_fake("taco::minmax_decode_sum", _fake_decode_sum)
+    library.register_fake("taco::minmax_decode_sum_encode", _fake_decode_sum_encode)
+    library.register_fake("taco::tahquant_encode", _fake_tahquant_encode)
+    library.register_fake("taco::tahquant_decode_sum", _fake_decode_sum)
+    library.register_fake("taco::tahquant_decode_sum_encode", _fake_decode_sum_encode)
 
 
 @torch.compiler.assume_constant_result

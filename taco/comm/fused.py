@@ -13,8 +13,7 @@ from functools import lru_cache
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.library import register_fake
+from torch import Tensor, library
 
 from taco.codec import cuda
 from taco.codec.base import check_dtype
@@ -41,7 +40,7 @@ MAX_SEEDS = 32
 def load() -> None:
     """Load the library and register the operator's fake, once a process. Raises `BuildError` as `cuda.load`."""
     cuda.load()
-    register_fake("taco::collective", _fake_collective)
+    library.register_fake("taco::collective", _fake_collective)
 
 
 def _fake_collective(

@@ -63,6 +63,8 @@ FORKED = (
     "sdp4bit-gradient", "taco-e5m2", "taco-g256",
     "int8-int4-stochastic", "int4-ends", "int4-first-last", "taco-stochastic", "int6-stochastic", "int4-stochastic",
 )  # fmt: skip
+# a seed's forks are run together: on a GPU a parent that is run again is another one
+FORK_SEEDS = (1, 2, 3, 4)
 MANY_SEEDS = (1, 2, 3, 4, 5, 6, 7, 8)
 FINALISTS = ("taco", "int8", "int6", "int6-guarded")
 # codecs that an outlier in a message harms in different ways, and the same without what protects them
@@ -110,7 +112,7 @@ QUEUE: tuple[Stage, ...] = (
     Stage(
         name="forks",
         why="what every policy costs in the second half of training, from one checkpoint, with chance held small",
-        runs=_forks(GPT, FORKED, SEEDS, PARENT, FORK),
+        runs=_forks(GPT, FORKED, FORK_SEEDS, PARENT, FORK),
     ),
     Stage(
         name="forks-qwen",
@@ -130,7 +132,7 @@ QUEUE: tuple[Stage, ...] = (
     Stage(
         name="sensitivity",
         why="which blocks and directions need bits, where forks start",
-        runs=arm_runs(GPT, ("none",), SEEDS, PROBE) + arm_runs(PLANTED, ("none",), (1,), SHORT_PROBE),
+        runs=arm_runs(GPT, ("none",), FORK_SEEDS, PROBE) + arm_runs(PLANTED, ("none",), (1,), SHORT_PROBE),
     ),
     Stage(
         name="forks-final",

@@ -9,6 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_cases import DEVICES, DTYPES, GROUPS, PAYLOADS, ROTATIONS, assert_bits_equal, check, configs, message
+from torch import library
 
 from taco.codec import cuda
 from taco.codec.group import GroupCoder
@@ -210,12 +211,12 @@ def test_operators_pass_opcheck(device: str) -> None:
     rows = torch.randn(2, 1000, device=device)
     packets = cuda.encode_rows(rows, codec)
     ops = torch.ops.taco
-    torch.library.opcheck(ops.encode, (rows, True, codec, []))
-    torch.library.opcheck(ops.encode, (rows, False, codec, []))
-    torch.library.opcheck(ops.decode_sum, (packets.unsqueeze(1), 1000, torch.bfloat16, codec))
-    torch.library.opcheck(ops.decode_sum, (packets, 1000, torch.float32, codec))
-    torch.library.opcheck(ops.decode_sum_encode, (packets.unsqueeze(0), 1000, codec, codec, []))
-    torch.library.opcheck(ops.decode_sum_encode, (packets, 1000, codec, codec, []))
+    library.opcheck(ops.encode, (rows, True, codec, []))
+    library.opcheck(ops.encode, (rows, False, codec, []))
+    library.opcheck(ops.decode_sum, (packets.unsqueeze(1), 1000, torch.bfloat16, codec))
+    library.opcheck(ops.decode_sum, (packets, 1000, torch.float32, codec))
+    library.opcheck(ops.decode_sum_encode, (packets.unsqueeze(0), 1000, codec, codec, []))
+    library.opcheck(ops.decode_sum_encode, (packets, 1000, codec, codec, []))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -157,7 +157,7 @@ def test_forks_leave_an_uncompressed_run_that_keeps_its_last_checkpoint_of_the_f
 
 def test_forks_are_of_three_seeds_both_architectures_and_both_texts():
     runs = {stage.name: [run for run in stage.runs if run.train.from_run] for stage in FORKS}
-    assert {run.train.seed for run in runs["forks"]} == {run.train.seed for run in runs["forks-final"]} == {1, 2, 3}
+    assert all({1, 2, 3} <= {run.train.seed for run in runs[name]} for name in ("forks", "forks-final"))
     assert {run.model.arch for run in runs["forks-qwen"]} == {"qwen"}
     assert {run.data.corpus for run in runs["forks-code"]} == {accuracy.CODE}
     assert {run.train.steps - run.train.from_step for run in runs["forks-final"]} == {3104}

@@ -217,19 +217,19 @@ def fewest_bytes(claim: Claim, tables: Tables) -> Verdict:
     for r in _forks(tables):
         if r["codec"] != "none" and r.get("dtype") != "float32":  # whose ratio is twice that to bfloat16
             policies.setdefault(r["codec"], []).append(r)
-    judged_each = {codec: _judge_forks(rows, LITTLE) for codec, rows in policies.items()}
-    cheap = [c for c, found in judged_each.items() if found.value <= LITTLE]
-    known = [c for c in cheap if judged_each[c].verdict == HOLDS]
-    open_ = [c for c in cheap if c not in known and _ratio(policies[c]) >= claim.threshold]
-    enough = [c for c in known if _ratio(policies[c]) >= claim.threshold]
-    best = max(enough or open_ or known or cheap, key=lambda c: _ratio(policies[c]), default="")
-    if not best:
-        return absent(f"policy whose forks are known to end within {LITTLE}% of the uncompressed ones")
-    value, words = _ratio(policies[best]), f"{best} sends {_ratio(policies[best]):.2f} times fewer bytes; "
-    words += judged_each[best].reason
-    if best in known:
-        return judged(value >= claim.threshold, value, words, policies[best])
-    return Verdict(UNTESTABLE, words, value, policies[best])
+    verdicts = {codec: _judge_forks(rows, LITTLE) for codec, rows in policies.items()}
+    cheap = [codec for codec, found in verdicts.items() if found.value <= LITTLE]
+    if not cheap:
+        return absent(f"policy whose forks end within {LITTLE}% of the uncompressed ones")
+
+    def worth(codec: str) -> tuple[bool, bool, float]:
+        ratio = _ratio(policies[codec])
+        return ratio >= claim.threshold, verdicts[codec].verdict == HOLDS, ratio
+
+    best = max(cheap, key=worth)
+    enough, known, value = worth(best)
+    words = f"{best} sends {value:.2f} times fewer bytes; {verdicts[best].reason}"
+    return judged(enough, value, words, policies[best]) if known else Verdict(UNTESTABLE, words, value, policies[best])
 
 
 def _ratio(rows: list[Cells]) -> float:

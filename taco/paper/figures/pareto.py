@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ def pareto(rows: list[Cells]) -> Figure:
     that of the same weights without compression.
 
     Below: errors behind each block, a line per policy, and of the gradient with a codec in one block alone; each of
-    the first model, corpus and budget that has them.
+    the model, corpus and budget that has most of them.
     """
     points = [r for r in rows if r["part"] == "policy" and r["status"] == "measured"]
     if not points:
@@ -48,9 +49,10 @@ def pareto(rows: list[Cells]) -> Figure:
             title = f"{next(letters)}  {budget_words(place)}"
             trades.append((ax, _trade(ax, _of(points, place), column, label, title)))
     for line, (words, found) in zip(lines[count:], below, strict=True):
-        where = f"{found[0]['model']}, TP {found[0]['tp']}"
+        place, _ = Counter(places_of([r])[0] for r in found).most_common(1)[0]
+        where = budget_words(place).rpartition(", ")[0]  # without the text
         for ax, role in zip(line.subplots(1, 2), style.ROLE_WORDS, strict=True):
-            mine = [r for r in found if r["role"] == role and places_of([r]) == places_of(found[:1])]
+            mine = [r for r in found if r["role"] == role and places_of([r])[0] == place]
             title = f"{next(letters)}  {style.ROLE_WORDS[role]} {words}, {where}"
             trades.append((ax, _errors(ax, mine, title)))
     style.families(trades[0][0])

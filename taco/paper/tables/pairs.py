@@ -53,7 +53,7 @@ def _went_on(run: Summary, fork: Summary) -> bool:
     """Whether `fork` starts from a checkpoint of `run` and does what that does after it. A run that began after the
     checkpoint was written is a later one of the same name."""
     own = {"train": {**fork.config["train"], "from_run": "", "from_step": 0}}
-    earlier = not fork.left or _by_date(run)[0] <= fork.left
+    earlier = not fork.checkpoint_written or _by_date(run)[0] <= fork.checkpoint_written
     alike = run.name == fork.config["train"]["from_run"] and Summary(run.name, fork.config | own).key() == run.key()
     return alike and earlier
 

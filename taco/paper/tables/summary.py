@@ -122,7 +122,7 @@ class Summary:
         return train["from_step"] * train["batch"] * self.config["data"]["seq"]
 
     @property
-    def left(self) -> str:
+    def checkpoint_written(self) -> str:
         """When the checkpoint was written that the run starts from; '' where no log says."""
         starts = self.log.of("fork") if self.log else []
         return starts[-1].get("written", "") if starts else ""
@@ -134,7 +134,7 @@ class Summary:
         train = {k: v for k, v in self.config["train"].items() if k not in but}
         parts = {"model": self.config["model"], "data": self.config["data"], "train": train}
         parts |= {"parallel": self.config["parallel"] | {"virtual_sum": "once"}} if parallel else {}
-        parts |= {"left": self.left} if seed else {}
+        parts |= {"checkpoint": self.checkpoint_written} if seed else {}
         return json.dumps(parts, sort_keys=True)
 
     @property

@@ -25,10 +25,9 @@ CURVE_POINTS = 20
 
 ACCURACY = (
     "part", "model", "tp", "virtual", "codec", "virtual_sum", "dtype", "corpus", "planned_tokens", "shared_tokens",
-    "step", "tokens",
-    "train_loss", "val_loss", "delta_pct", "noise_band_pct", "control_band_pct", "first_quarter_pct",
-    "last_quarter_pct", "val_accuracy", "val_loss_uncompressed", "delta_uncompressed_pct",
-    "other_corpus", "other_loss", "other_accuracy", "wire_ratio", *PROVENANCE,
+    "step", "tokens", "train_loss", "val_loss", "delta_pct", "noise_band_pct", "control_band_pct", "first_quarter_pct",
+    "last_quarter_pct", "val_accuracy", "val_loss_uncompressed", "delta_uncompressed_pct", "other_corpus", "other_loss",
+    "other_accuracy", "wire_ratio", *PROVENANCE,
 )  # fmt: skip
 THREED = (
     "model", "tp", "pp", "dp", "compressed", "tp_codec", "dp_codec", "pp_codec", "dtype", "tokens", "val_loss",
